@@ -1,0 +1,80 @@
+"""The pure state machine: what one event does to one run.
+
+A run is one published version carried out once. It is nothing but the states of its tasks, one control flag, and its
+input; its own status is a function of those and is never decided separately. `advance(plan, run, event, at)` reads the
+run and answers with a `Transition`: new values of the tasks it touches and the actions that must be persisted with
+them. It touches nothing, and reads no clock, no socket, no randomness: the instant is an argument, jitter and nonces
+are hashes of what is already fixed.
+
+States of a task, and who causes each edge
+    PENDING    its needs are not met, or it waits out a backoff       the graph; a failed attempt
+    QUEUED     handed out: a command with this token is on its way    needs met; backoff due; lost; approved; replayed
+    RUNNING    a worker said that its body began                      Started
+    WAITING    a person is asked                                      a task with an approval became ready
+    COMPLETED  it has its result                                      Succeeded; Decided approved
+    FAILED     no try is left, or none can help                       Failed, Lost, Due; Decided rejected or expired
+    SKIPPED    it will never run                                      condition false; a need did not complete
+    CANCELLED  the run was cancelled before it ended                  Cancelled
+The last four are terminal. One edge leads out of a terminal state, and only an operator's act causes it: `Replayed`
+takes a FAILED task of a dead letter back to QUEUED, and the tasks that were skipped because of it back to PENDING. It
+does not go round an approval: a task that never ran is asked about (again) first.
+
+The token counts hand-outs and questions of a task: it rises by one with every command, never falls, over restarts,
+failovers and replays. An event that names another token than the task's is stale: it changes nothing. So a late,
+repeated or forged answer is an ordinary input. The attempt counts bodies that began; a hand-out that was lost before
+its body began uses none up.
+
+A join decides at once: the last need that completes hands the task out; the first that fails, is skipped or cancelled
+skips it. `advance` and `apply` cost O(tasks the event touches); only a cancel touches all. Recursion is nowhere.
+
+Not modelled here: which worker holds a task (the sweeps read sessions), offsets and ownership (the run agent), effects.
+"""
+
+from headrace.machine.actions import (
+    Abort,
+    Action,
+    Ask,
+    BuryTask,
+    ClearTimer,
+    CloseQuestion,
+    Dispatch,
+    EndAttempt,
+    Finish,
+    SetTimer,
+    Transition,
+)
+from headrace.machine.advance import advance, begin
+from headrace.machine.event import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed
+from headrace.machine.plan import Plan, TaskPlan, compile_plan
+from headrace.machine.run_state import RunState, TaskState
+from headrace.machine.status import RunStatus, TaskStatus, derive_status
+
+__all__ = [
+    "Abort",
+    "Action",
+    "Ask",
+    "BuryTask",
+    "Cancelled",
+    "ClearTimer",
+    "CloseQuestion",
+    "Decided",
+    "Dispatch",
+    "EndAttempt",
+    "Finish",
+    "Isolated",
+    "MachineEvent",
+    "Plan",
+    "Released",
+    "Replayed",
+    "RunState",
+    "RunStatus",
+    "SetTimer",
+    "TaskPlan",
+    "TaskState",
+    "TaskStatus",
+    "Transition",
+    "advance",
+    "begin",
+    "compile_plan",
+    "derive_status",
+]

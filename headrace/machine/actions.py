@@ -1,0 +1,95 @@
+"""What `advance` asks the engine to persist: data, in the order in which it must be written."""
+
+import msgspec
+
+from headrace.machine.run_state import RunState, TaskState
+from headrace.machine.status import RunStatus, TaskStatus
+from headrace.messages import Error
+
+
+class Dispatch(msgspec.Struct, frozen=True, gc=False):
+    """Publish a command for the task's current token."""
+
+    task: int
+    attempt: int
+    """The number this try will have if its body begins."""
+    token: int
+    input: bytes
+
+
+class EndAttempt(msgspec.Struct, frozen=True):
+    """Record an attempt that ended. `outcome`: completed, failed, lost, cancelled or returned."""
+
+    task: int
+    attempt: int
+    token: int
+    outcome: str
+    error: Error | None = None
+
+
+class SetTimer(msgspec.Struct, frozen=True):
+    """Make a `Due(timer=kind)` event at `due_at`. One timer of a kind per task: a second replaces the first."""
+
+    task: int
+    token: int
+    kind: str
+    due_at: int
+
+
+class ClearTimer(msgspec.Struct, frozen=True):
+    task: int
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Open the task's approval; its expiry counts from now."""
+
+    task: int
+    token: int
+
+
+class CloseQuestion(msgspec.Struct, frozen=True):
+    """The task no longer waits for its approval."""
+
+    task: int
+    token: int
+
+
+class Abort(msgspec.Struct, frozen=True):
+    """Tell whoever holds this hand-out to stop."""
+
+    task: int
+    token: int
+    reason: str
+
+
+class BuryTask(msgspec.Struct, frozen=True):
+    """Set the task aside as a dead letter: no try is left."""
+
+    task: int
+    token: int
+    attempt: int
+    error: Error
+
+
+class Finish(msgspec.Struct, frozen=True):
+    status: RunStatus
+
+
+Action = Dispatch | EndAttempt | SetTimer | ClearTimer | Ask | CloseQuestion | Abort | BuryTask | Finish
+
+
+class Transition:
+    """One decision: the new values of what it touches, and the actions to persist with them.
+
+    Built by `advance` over the run it reads; `run.apply(transition)` makes it so in memory.
+    """
+
+    __slots__ = ("actions", "attention", "counts", "missing", "status", "tasks")
+
+    def __init__(self, run: RunState) -> None:
+        self.tasks: dict[int, TaskState] = {}
+        self.missing: dict[int, int] = {}
+        self.counts: dict[TaskStatus, int] = run.counts.copy()
+        self.attention: bool = run.attention
+        self.status: RunStatus = run.status
+        self.actions: list[Action] = []

@@ -1,0 +1,50 @@
+"""What can move a run: the events of the wire, and those an operator's row in `inbox` becomes once it has been read."""
+
+import msgspec
+
+from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
+
+
+class Cancelled(msgspec.Struct, frozen=True):
+    """Somebody asked that the run end now."""
+
+    reason: str = ""
+    by: str = ""
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """A question has its answer. The row `approval` is the arbiter between people and the expiry; this only reports
+    it."""
+
+    task: int
+    token: int
+    outcome: str
+    """approved, rejected or expired"""
+    by: str = ""
+    comment: str = ""
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """An operator sends a dead letter's task out again; `input` replaces its rendered input from now on."""
+
+    task: int
+    token: int
+    by: str = ""
+    input: bytes | None = None
+
+
+class Isolated(msgspec.Struct, frozen=True):
+    """Deciding one of this run's events raised: the run stands aside until a person has looked."""
+
+    error: Error
+
+
+class Released(msgspec.Struct, frozen=True):
+    """A person lets an isolated run go on."""
+
+    by: str = ""
+
+
+MachineEvent = (
+    Succeeded | Started | Failed | Returned | Lost | Due | Cancelled | Decided | Replayed | Isolated | Released
+)

@@ -1,0 +1,115 @@
+"""A version compiled for the machine: positions instead of names, expressions ready to evaluate."""
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from headrace.expressions import Condition, Template, compile_condition, compile_template
+from headrace.machine.backoff import RetryPlan
+
+if TYPE_CHECKING:
+    from headrace.graph import Workflow
+
+_MICROSECONDS: Final = 1_000_000
+WIDE: Final = 16
+"""A task with more dependants than this makes its workflow wide: commands are spread over the partitions by position,
+so that one run's fan-out reaches every worker. Those of ordinary runs stay on one partition, which keeps Kafka's
+batches large."""
+
+
+class ApprovalPlan(msgspec.Struct, frozen=True):
+    title: str
+    approvers: tuple[str, ...]
+    expires: int | None
+    """Microseconds from the moment it is asked; None: never."""
+    on_expiry: str
+    """fail, approve or reject"""
+
+
+class TaskPlan:
+    """One task of a version. `needs` and `dependants` are positions in the graph."""
+
+    __slots__ = (
+        "approval", "condition", "dependants", "index", "is_referenced", "name",
+        "needs", "queue", "retry", "run", "template", "timeout",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        index: int,
+        name: str,
+        *,
+        run: str | None,
+        needs: tuple[int, ...] = (),
+        queue: str = "default",
+        retry: RetryPlan | None = None,
+        timeout: float | None = None,
+        approval: ApprovalPlan | None = None,
+        template: Template | None = None,
+        condition: Condition | None = None,
+    ) -> None:
+        self.index, self.name, self.run, self.needs, self.queue = index, name, run, needs, queue
+        self.retry = retry or RetryPlan()
+        self.timeout = timeout
+        """Seconds."""
+        self.approval, self.template, self.condition = approval, template, condition
+        self.dependants: tuple[int, ...] = ()
+        self.is_referenced = False
+        """Some template or condition reads its output, so the machine must keep it."""
+
+
+class Plan:
+    """A frozen version, ready for `advance`. Shared by all its runs, never changed."""
+
+    __slots__ = ("index", "is_wide", "name", "roots", "tasks", "version", "version_id")
+
+    def __init__(self, name: str, tasks: list[TaskPlan], *, version: int = 1, version_id: int = 0) -> None:
+        self.name, self.version, self.version_id = name, version, version_id
+        self.tasks: tuple[TaskPlan, ...] = tuple(tasks)
+        self.index: dict[str, int] = {task.name: task.index for task in tasks}
+        self.roots: tuple[int, ...] = tuple(task.index for task in tasks if not task.needs)
+        dependants: list[list[int]] = [[] for _ in tasks]
+        for task in tasks:
+            for need in task.needs:
+                dependants[need].append(task.index)
+            for source in (task.template, task.condition):
+                for name in source.references if source else ():
+                    tasks[self.index[name]].is_referenced = True
+        for task, after in zip(tasks, dependants, strict=True):
+            task.dependants = tuple(after)
+        self.is_wide = any(len(after) > WIDE for after in dependants)
+
+
+def compile_plan(workflow: "Workflow", *, version: int = 1, version_id: int = 0) -> Plan:
+    """Compile a published workflow. It was checked at publish, so nothing here is refused."""
+    index = {name: position for position, name in enumerate(workflow.tasks)}
+    tasks = []
+    for position, (name, task) in enumerate(workflow.tasks.items()):
+        approval = task.approval
+        tasks.append(
+            TaskPlan(
+                position,
+                name,
+                run=task.run,
+                needs=tuple(index[need] for need in task.needs),
+                queue=task.queue,
+                retry=RetryPlan(
+                    attempts=task.retry.attempts,
+                    backoff=task.retry.backoff,
+                    delay=int(task.retry.delay.total_seconds() * _MICROSECONDS),
+                    cap=int(task.retry.cap.total_seconds() * _MICROSECONDS),
+                    jitter=task.retry.jitter,
+                ),
+                timeout=None if task.timeout is None else task.timeout.total_seconds(),
+                approval=approval
+                and ApprovalPlan(
+                    title=approval.title,
+                    approvers=tuple(approval.approvers),
+                    expires=None if approval.expires is None else int(approval.expires.total_seconds() * _MICROSECONDS),
+                    on_expiry=approval.on_expiry,
+                ),
+                template=None if task.with_ is None else compile_template(task.with_),
+                condition=None if task.if_ is None else compile_condition(task.if_),
+            )
+        )
+    return Plan(workflow.name, tasks, version=version, version_id=version_id)

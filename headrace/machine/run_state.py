@@ -1,0 +1,79 @@
+"""A run in memory: a cache of what Postgres holds, valid at `row_version`."""
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from headrace.machine.plan import Plan
+from headrace.machine.status import RunStatus, TaskStatus, derive_status
+from headrace.messages import Error
+
+if TYPE_CHECKING:
+    from headrace.machine.actions import Transition
+
+
+class TaskState(msgspec.Struct, frozen=True):
+    """One task of one run, as far as the machine needs it."""
+
+    status: TaskStatus
+    attempt: int = 0
+    """Bodies that began, over the life of the task."""
+    token: int = 0
+    """Hand-outs, over the life of the task; 0 until the first."""
+    due_at: int | None = None
+    """When its timer is due (backoff while PENDING, time-out while RUNNING); microseconds UTC."""
+    retries_from: int = 0
+    """Attempts that the retry policy does not count: those before the last replay, and those handed back."""
+    input: bytes | None = None
+    """JSON given by an operator at a replay, instead of the rendered input."""
+    output: bytes | None = None
+    """JSON; kept in memory only while some template may still read it."""
+    error: Error | None = None
+    """Why it is FAILED, SKIPPED or CANCELLED."""
+
+
+UNTOUCHED: Final = TaskState(TaskStatus.PENDING)
+
+
+class RunState:
+    """What `advance` reads. Only `apply` changes it."""
+
+    __slots__ = ("attention", "counts", "input", "key", "missing", "plan", "row_version", "status", "tasks")
+
+    def __init__(
+        self,
+        key: bytes,
+        plan: Plan,
+        input: bytes,
+        *,
+        row_version: int = 0,
+        attention: bool = False,
+        tasks: dict[int, TaskState] | None = None,
+    ) -> None:
+        """key: the run id's text form as bytes. tasks: those that were ever touched."""
+        self.key, self.plan, self.input = key, plan, input
+        self.row_version, self.attention = row_version, attention
+        self.tasks: dict[int, TaskState] = tasks or {}
+        self.counts: dict[TaskStatus, int] = {}
+        self.missing: dict[int, int] = {}
+        for index, task in self.tasks.items():
+            self.counts[task.status] = self.counts.get(task.status, 0) + 1
+            if task.status is TaskStatus.COMPLETED:
+                for after in plan.tasks[index].dependants:
+                    self.missing[after] = self.missing.get(after, len(plan.tasks[after].needs)) - 1
+        self.status: RunStatus = derive_status(len(plan.tasks), self.counts, attention=attention)
+
+    def task(self, index: int) -> TaskState:
+        return self.tasks.get(index, UNTOUCHED)
+
+    def apply(self, transition: "Transition") -> None:
+        """Make a transition so, in memory. `row_version` rises by one: every event that changes a run has its own row
+        of history."""
+        self.missing.update(transition.missing)
+        self.counts, self.attention, self.status = transition.counts, transition.attention, transition.status
+        self.row_version += 1
+        for index, task in transition.tasks.items():
+            if task is UNTOUCHED:
+                self.tasks.pop(index, None)
+            else:
+                self.tasks[index] = task

@@ -1,0 +1,335 @@
+-- The state store. Postgres decides: every promise of Headrace is a row here, or a transaction over rows here.
+--
+-- Hot rows (run, task) keep room on their page and no index on a column that changes with every step, so that every update is HOT.
+-- What must be found by state lives in small tables of insert and delete (timer, held_task), in a partial index that a run enters
+-- once and leaves once (run_open), or behind a run that is open. Attempts and history are append-only.
+-- The machine's invariants stand again as constraints, so that a wrong writer fails loudly.
+
+CREATE TYPE task_status AS ENUM ('pending', 'queued', 'running', 'waiting', 'completed', 'failed', 'skipped', 'cancelled');
+CREATE TYPE run_status AS ENUM ('running', 'waiting', 'completed', 'failed', 'cancelled', 'needs_attention');
+
+-- Raises when a write did not find what it expected. Statements of one batch travel together and commit at the Sync, so a failed
+-- check must abort the transaction by itself. HR001: fenced or overtaken; forget memory, read Postgres, decide again.
+CREATE FUNCTION must(ok boolean, why text) RETURNS boolean LANGUAGE plpgsql AS
+$$ BEGIN IF ok IS NOT TRUE THEN RAISE EXCEPTION '%', why USING ERRCODE = 'HR001'; END IF; RETURN ok; END $$;
+
+-- == definitions ===========================================================================================================
+CREATE TABLE workflow (
+  namespace text NOT NULL DEFAULT 'default',
+  name text NOT NULL,
+  latest_version int NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  updated_at timestamptz NOT NULL DEFAULT now(),
+  CONSTRAINT workflow_key PRIMARY KEY (namespace, name)
+);
+
+-- A workflow frozen at publish. Never updated: the same content is the same version, other content is the next.
+CREATE TABLE workflow_version (
+  version_id int GENERATED ALWAYS AS IDENTITY CONSTRAINT workflow_version_key PRIMARY KEY,
+  namespace text NOT NULL DEFAULT 'default',
+  name text NOT NULL,
+  version int NOT NULL,
+  digest text NOT NULL,
+  definition json NOT NULL,
+  published_at timestamptz NOT NULL DEFAULT now(),
+  published_by text NOT NULL DEFAULT '',
+  CONSTRAINT workflow_version_is_counted UNIQUE (namespace, name, version),
+  CONSTRAINT workflow_version_is_its_content UNIQUE (namespace, name, digest),
+  CONSTRAINT workflow_version_of_a_workflow FOREIGN KEY (namespace, name) REFERENCES workflow DEFERRABLE INITIALLY DEFERRED
+);
+
+-- == runs ==================================================================================================================
+CREATE TABLE run (
+  run_id uuid CONSTRAINT run_key PRIMARY KEY,
+  namespace text NOT NULL DEFAULT 'default',
+  version_id int NOT NULL,
+  status run_status NOT NULL,
+  attention boolean NOT NULL DEFAULT false,
+  -- Counts the events applied; every one has its row in history or attempt. Guards every write of the run (compare and set).
+  row_version int NOT NULL CONSTRAINT run_version_counts CHECK (row_version > 0),
+  input json NOT NULL,
+  traceparent text,
+  trigger_source text NOT NULL DEFAULT 'api',
+  created_at timestamptz NOT NULL DEFAULT now(),
+  updated_at timestamptz NOT NULL DEFAULT now(),
+  finished_at timestamptz,
+  CONSTRAINT run_finished_exactly_when_terminal CHECK ((finished_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled'))),
+  CONSTRAINT run_attention_is_its_status CHECK (attention = (status = 'needs_attention'))
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
+-- Open runs: what the sweeps walk. A run enters at its start and leaves at its end.
+CREATE INDEX run_open ON run (run_id) WHERE status IN ('running', 'waiting', 'needs_attention');
+-- Lists, newest first: run ids are UUIDv7 and rise with time.
+CREATE INDEX run_of_a_version ON run (version_id, run_id DESC);
+
+-- Exactly one run for one trigger identity, for ever: a start, a record, a tick that comes twice gets the same run.
+CREATE TABLE trigger_key (
+  namespace text NOT NULL,
+  key text NOT NULL,
+  run_id uuid NOT NULL,
+  digest bytea NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  CONSTRAINT trigger_key_key PRIMARY KEY (namespace, key)
+);
+
+-- A task from its first hand-out on; before that it is PENDING, follows from the graph and has no row.
+CREATE TABLE task (
+  run_id uuid NOT NULL,
+  task int NOT NULL,
+  status task_status NOT NULL,
+  attempt int NOT NULL DEFAULT 0 CONSTRAINT task_attempt_counts CHECK (attempt >= 0),
+  token int NOT NULL DEFAULT 0 CONSTRAINT task_token_counts CHECK (token >= 0),
+  retries_from int NOT NULL DEFAULT 0,
+  session_id uuid,
+  due_at timestamptz,
+  changed_at timestamptz NOT NULL DEFAULT now(),
+  input json,
+  output json,
+  error json,
+  CONSTRAINT task_key PRIMARY KEY (run_id, task),
+  -- An attempt is a hand-out whose body began.
+  CONSTRAINT task_attempts_within_tokens CHECK (attempt <= token),
+  CONSTRAINT task_open_has_a_token CHECK (status NOT IN ('queued', 'running', 'waiting') OR token > 0),
+  CONSTRAINT task_holder_only_while_running CHECK (session_id IS NULL OR status = 'running'),
+  CONSTRAINT task_timer_only_while_it_counts CHECK (due_at IS NULL OR status IN ('pending', 'running'))
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
+
+-- One row per attempt that ended. Append-only.
+CREATE TABLE attempt (
+  run_id uuid NOT NULL,
+  task int NOT NULL,
+  token int NOT NULL,
+  attempt int NOT NULL CONSTRAINT attempt_counts CHECK (attempt > 0 AND attempt <= token),
+  outcome text NOT NULL CONSTRAINT attempt_outcome_known CHECK (outcome IN ('completed', 'failed', 'lost', 'cancelled', 'returned')),
+  row_version int NOT NULL,
+  worker text NOT NULL,
+  started_at timestamptz,
+  finished_at timestamptz,
+  ended_at timestamptz NOT NULL,
+  output json,
+  error json,
+  CONSTRAINT attempt_key PRIMARY KEY (run_id, task, token),
+  CONSTRAINT attempt_output_only_if_completed CHECK (output IS NULL OR outcome = 'completed')
+) WITH (autovacuum_vacuum_insert_scale_factor = 1.0);
+
+-- What moved a run without ending an attempt: start, hand-out again, timer, decision, cancel, replay. Append-only.
+CREATE TABLE history (
+  run_id uuid NOT NULL,
+  row_version int NOT NULL,
+  at timestamptz NOT NULL,
+  kind text NOT NULL,
+  task int,
+  token int,
+  actor text,
+  detail json,
+  CONSTRAINT history_key PRIMARY KEY (run_id, row_version)
+) WITH (autovacuum_vacuum_insert_scale_factor = 1.0);
+
+-- The gap-free list of all that ever moved a run: 1..row_version.
+-- A cancel ends several attempts under one row_version, which its own history row stands for.
+CREATE VIEW run_event AS
+  SELECT run_id, row_version, at, kind, task, token, actor, detail FROM history
+  UNION ALL
+  SELECT run_id, row_version, ended_at, 'attempt_' || outcome, task, token, worker,
+         json_build_object('attempt', attempt, 'started_at', started_at, 'finished_at', finished_at, 'error', error)
+  FROM attempt;
+
+-- == what waits ============================================================================================================
+CREATE TABLE timer (
+  run_id uuid NOT NULL,
+  task int NOT NULL,
+  token int NOT NULL,
+  kind text NOT NULL,
+  due_at timestamptz NOT NULL,
+  -- When a sweep said so last; said again after a while, until the run agent has taken the row away.
+  said_at timestamptz,
+  CONSTRAINT timer_key PRIMARY KEY (run_id, task)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX timer_due ON timer (due_at);
+
+-- Requests from outside, stored with the answer they were given, before the run agent applies them. `Requested` names a row.
+CREATE TABLE inbox (
+  inbox_id uuid CONSTRAINT inbox_key PRIMARY KEY,
+  run_id uuid NOT NULL,
+  kind text NOT NULL CONSTRAINT inbox_kind_known CHECK (kind IN ('cancelled', 'decided', 'replayed', 'released')),
+  body json NOT NULL,
+  actor text NOT NULL DEFAULT '',
+  created_at timestamptz NOT NULL DEFAULT now(),
+  said_at timestamptz NOT NULL DEFAULT now(),
+  applied_at timestamptz
+);
+CREATE INDEX inbox_unapplied ON inbox (created_at) WHERE applied_at IS NULL;
+
+CREATE TABLE approval (
+  approval_id uuid CONSTRAINT approval_key PRIMARY KEY,
+  namespace text NOT NULL DEFAULT 'default',
+  run_id uuid NOT NULL,
+  task int NOT NULL,
+  token int NOT NULL,
+  title text NOT NULL,
+  approvers json NOT NULL,
+  on_expiry text NOT NULL,
+  status text NOT NULL DEFAULT 'waiting'
+    CONSTRAINT approval_status_known CHECK (status IN ('waiting', 'approved', 'rejected', 'expired', 'cancelled')),
+  asked_at timestamptz NOT NULL DEFAULT now(),
+  expires_at timestamptz,
+  decided_at timestamptz,
+  decided_by text,
+  comment text,
+  CONSTRAINT approval_of_one_hand_out UNIQUE (run_id, task, token),
+  CONSTRAINT approval_decided_exactly_once CHECK ((decided_at IS NULL) = (status = 'waiting'))
+);
+CREATE INDEX approval_waiting ON approval (namespace, asked_at) WHERE status = 'waiting';
+CREATE INDEX approval_expiring ON approval (expires_at) WHERE status = 'waiting' AND expires_at IS NOT NULL;
+
+-- A failed task or an undecodable record, set aside with its reason and context.
+CREATE TABLE dead_letter (
+  dead_letter_id uuid CONSTRAINT dead_letter_key PRIMARY KEY,
+  namespace text NOT NULL DEFAULT 'default',
+  kind text NOT NULL CONSTRAINT dead_letter_kind_known CHECK (kind IN ('task', 'record')),
+  status text NOT NULL DEFAULT 'parked' CONSTRAINT dead_letter_status_known CHECK (status IN ('parked', 'replayed', 'discarded')),
+  run_id uuid,
+  task int,
+  token int,
+  topic text,
+  partition int,
+  "offset" bigint,
+  key bytea,
+  value bytea,
+  headers json,
+  reason text NOT NULL,
+  error json,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  closed_at timestamptz,
+  closed_by text,
+  CONSTRAINT dead_letter_closed_exactly_once CHECK ((closed_at IS NULL) = (status = 'parked')),
+  CONSTRAINT dead_letter_task_names_one CHECK (kind <> 'task' OR (run_id IS NOT NULL AND task IS NOT NULL AND token IS NOT NULL)),
+  CONSTRAINT dead_letter_record_names_one CHECK (kind <> 'record' OR (topic IS NOT NULL AND partition IS NOT NULL AND "offset" IS NOT NULL)),
+  CONSTRAINT dead_letter_of_one_hand_out UNIQUE (run_id, task, token)
+);
+CREATE INDEX dead_letter_newest ON dead_letter (namespace, status, created_at DESC);
+
+-- == who works =============================================================================================================
+CREATE TABLE worker_session (
+  session_id uuid CONSTRAINT worker_session_key PRIMARY KEY,
+  worker text NOT NULL,
+  queues text[] NOT NULL,
+  slots int NOT NULL,
+  held int NOT NULL DEFAULT 0,
+  library text NOT NULL DEFAULT '',
+  seq bigint NOT NULL,
+  lease interval NOT NULL,
+  draining boolean NOT NULL DEFAULT false,
+  started_at timestamptz NOT NULL DEFAULT now(),
+  -- When the last heartbeat was *appended* to the log, and when the session's lease runs out by it.
+  renewed_at timestamptz NOT NULL,
+  expires_at timestamptz NOT NULL,
+  ended_at timestamptz
+);
+CREATE INDEX worker_session_live ON worker_session (expires_at) WHERE ended_at IS NULL;
+
+-- What live sessions listed in their last heartbeat.
+CREATE TABLE held_task (
+  run_id uuid NOT NULL,
+  task int NOT NULL,
+  token int NOT NULL,
+  session_id uuid NOT NULL,
+  CONSTRAINT held_task_key PRIMARY KEY (run_id, task, token, session_id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX held_task_of_a_session ON held_task (session_id);
+
+-- == the streams ===========================================================================================================
+-- Who may write for a partition (epoch), what has been applied (next_offset), and in which log (topic_id).
+CREATE TABLE partition_owner (
+  topic text NOT NULL,
+  partition int NOT NULL,
+  epoch bigint NOT NULL,
+  next_offset bigint,
+  topic_id text NOT NULL,
+  owner text NOT NULL,
+  taken_at timestamptz NOT NULL DEFAULT now(),
+  CONSTRAINT partition_owner_key PRIMARY KEY (topic, partition)
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+
+-- How far the relay and the session agent have come, by the ticks that travelled through both.
+CREATE TABLE watermark (
+  name text CONSTRAINT watermark_key PRIMARY KEY,
+  at timestamptz NOT NULL
+) WITH (fillfactor = 10);
+
+-- The identity of each command topic's log, and since when: another id means that what was in it is gone.
+CREATE TABLE topic_log (
+  topic text CONSTRAINT topic_log_key PRIMARY KEY,
+  topic_id text NOT NULL,
+  since timestamptz NOT NULL DEFAULT now()
+);
+
+-- Every sweep's last pass, for people.
+CREATE TABLE sweep_pass (
+  name text CONSTRAINT sweep_pass_key PRIMARY KEY,
+  at timestamptz NOT NULL,
+  found int NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE TABLE subscription (
+  subscription_id uuid CONSTRAINT subscription_key PRIMARY KEY,
+  namespace text NOT NULL DEFAULT 'default',
+  name text NOT NULL,
+  topic text NOT NULL,
+  workflow text NOT NULL,
+  filter text,
+  input json,
+  enabled boolean NOT NULL DEFAULT true,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  CONSTRAINT subscription_name_is_unique UNIQUE (namespace, name)
+);
+
+-- One row per record that a subscription looked at and did not start a run from, or could not: its fate, for people.
+CREATE TABLE trigger_event (
+  subscription_id uuid NOT NULL,
+  topic text NOT NULL,
+  partition int NOT NULL,
+  "offset" bigint NOT NULL,
+  fate text NOT NULL CONSTRAINT trigger_event_fate_known CHECK (fate IN ('started', 'duplicate', 'filtered', 'failed')),
+  run_id uuid,
+  reason text,
+  at timestamptz NOT NULL DEFAULT now(),
+  CONSTRAINT trigger_event_key PRIMARY KEY (subscription_id, topic, partition, "offset", at)
+);
+
+-- == the outbox ============================================================================================================
+-- In the shape that Debezium's EventRouter expects, so that it can take the relay's place. Used when HEADRACE_OUTBOX=table.
+CREATE TABLE outbox (
+  id uuid CONSTRAINT outbox_key PRIMARY KEY,
+  aggregatetype text NOT NULL,
+  aggregateid text NOT NULL,
+  type text NOT NULL,
+  payload text NOT NULL,
+  partition int,
+  traceparent text,
+  created_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE PUBLICATION headrace_outbox FOR TABLE outbox WITH (publish = 'insert');
+
+CREATE TABLE relay_owner (
+  slot text CONSTRAINT relay_owner_key PRIMARY KEY,
+  owner text NOT NULL,
+  epoch bigint NOT NULL,
+  renewed_at timestamptz NOT NULL,
+  acked_lsn pg_lsn,
+  -- When the slot was last found lost: what was committed before may never have been published.
+  gap_at timestamptz
+) WITH (fillfactor = 10);
+
+-- == the API ===============================================================================================================
+-- The answer to a request with an idempotency key, given again to its repetition.
+CREATE TABLE request_key (
+  namespace text NOT NULL,
+  route text NOT NULL,
+  key text NOT NULL,
+  digest bytea NOT NULL,
+  status int NOT NULL,
+  body json NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  CONSTRAINT request_key_key PRIMARY KEY (namespace, route, key)
+);
+CREATE INDEX request_key_age ON request_key (created_at);

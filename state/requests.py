@@ -1,0 +1,39 @@
+"""Requests from outside that move a run: a row of `inbox` and a wake-up on the run's partition, in one transaction.
+
+The record only names the row. The run agent reads it from Postgres, so a decision or a cancel cannot be forged through
+Kafka, and a lost record costs time only: a sweep says it again until the row is applied.
+"""
+
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+import psycopg
+from uuid_utils import uuid7
+
+from headrace.messages import Requested, encode
+from state.outbox import Record, emit
+from state.sql import load
+from state.store import Store
+
+Kind = Literal["cancelled", "decided", "replayed", "released"]
+
+_SQL = load("run")
+
+
+async def request(
+    connection: psycopg.AsyncConnection[Any], store: Store, run_id: str, kind: Kind, body: dict[str, Any], actor: str
+) -> str:
+    """Store a request and wake the run agent, in the caller's open transaction; answers the inbox id.
+
+    Bodies: cancelled {"reason"}; decided {"task", "token", "outcome", "comment"}; replayed {"task", "token", "input"?};
+    released {}. A body may hold `msgspec.Raw` for user data that must keep its bytes.
+    """
+    inbox_id = str(uuid7())
+    async with psycopg.AsyncRawCursor(connection) as cursor:
+        await cursor.execute(
+            _SQL.text("insert_inbox"), (UUID(inbox_id), UUID(run_id), kind, msgspec.json.encode(body).decode(), actor)
+        )
+    record = Record(store.settings.events_topic, run_id.encode(), encode(Requested(inbox_id)))
+    await emit(connection, [record], store.mode)
+    return inbox_id

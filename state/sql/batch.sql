@@ -1,0 +1,138 @@
+-- The statements of one batch, in the order in which they run. `must` aborts the whole batch when a row is not as it was read.
+
+-- name: fence
+-- Moves the offsets of the partitions read. Refuses when this process no longer owns one (epoch), or when it has moved meanwhile.
+-- columns: topics text, partitions int, epochs bigint, old bigint, new bigint
+WITH moved AS (
+  UPDATE partition_owner SET next_offset = given.new
+  FROM unnest($1::text[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[]) AS given (topic, partition, epoch, old, new)
+  WHERE partition_owner.topic = given.topic AND partition_owner.partition = given.partition
+    AND partition_owner.epoch = given.epoch AND coalesce(partition_owner.next_offset, -1) = given.old
+  RETURNING 1)
+SELECT must(count(*) = cardinality($1::text[]), 'not the owner of a partition, or its offset has moved') FROM moved;
+
+-- name: insert_runs
+-- columns: run_ids uuid, namespaces text, version_ids int, statuses text, row_versions int, inputs json, traceparents text, sources text
+INSERT INTO run (run_id, namespace, version_id, status, row_version, input, traceparent, trigger_source, finished_at)
+SELECT run_id, namespace, version_id, status::run_status, row_version, input, traceparent, source,
+       CASE WHEN status IN ('completed', 'failed', 'cancelled') THEN now() END
+FROM unnest($1::uuid[], $2::text[], $3::int[], $4::text[], $5::int[], $6::json[], $7::text[], $8::text[])
+  AS given (run_id, namespace, version_id, status, row_version, input, traceparent, source);
+
+-- name: save_runs
+-- Guarded by the row_version that was read: a run missing from the count has another writer.
+-- columns: run_ids uuid, old int, new int, statuses text
+WITH saved AS (
+  UPDATE run SET row_version = given.new, status = given.status::run_status, attention = given.status = 'needs_attention',
+    updated_at = now(), finished_at = CASE WHEN given.status IN ('completed', 'failed', 'cancelled') THEN now() END
+  FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[]) AS given (run_id, old, new, status)
+  WHERE run.run_id = given.run_id AND run.row_version = given.old
+  RETURNING 1)
+SELECT must(count(*) = cardinality($1::uuid[]), 'a run was changed by another writer') FROM saved;
+
+-- name: hand_out_tasks
+-- The first hand-out of tasks that had no row. (A row that a replay took back to PENDING has token 0.)
+-- columns: run_ids uuid, tasks int
+INSERT INTO task (run_id, task, status, token)
+SELECT run_id, task, 'queued', 1 FROM unnest($1::uuid[], $2::int[]) AS given (run_id, task)
+ON CONFLICT (run_id, task) DO UPDATE SET status = 'queued', token = 1, error = NULL, changed_at = now() WHERE task.token = 0;
+
+-- name: complete_tasks
+-- The plain end: an open task that has its result. The output stands with the attempt.
+-- columns: run_ids uuid, tasks int, attempts int, tokens int
+WITH done AS (
+  UPDATE task SET status = 'completed', attempt = given.attempt, session_id = NULL, due_at = NULL, changed_at = now()
+  FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[]) AS given (run_id, task, attempt, token)
+  WHERE task.run_id = given.run_id AND task.task = given.task AND task.token = given.token AND task.status IN ('queued', 'running')
+  RETURNING 1)
+SELECT must(count(*) = cardinality($1::uuid[]), 'a task was changed by another writer') FROM done;
+
+-- name: save_tasks
+-- Every other new state of a task. A token never falls.
+-- columns: run_ids uuid, tasks int, statuses text, attempts int, tokens int, retries_from int, session_ids uuid, due_at timestamptz, inputs json, outputs json, errors json
+WITH saved AS (
+  INSERT INTO task (run_id, task, status, attempt, token, retries_from, session_id, due_at, input, output, error)
+  SELECT run_id, task, status::task_status, attempt, token, retries_from, session_id, due_at, input, output, error
+  FROM unnest($1::uuid[], $2::int[], $3::text[], $4::int[], $5::int[], $6::int[], $7::uuid[], $8::timestamptz[], $9::json[], $10::json[], $11::json[])
+    AS given (run_id, task, status, attempt, token, retries_from, session_id, due_at, input, output, error)
+  ON CONFLICT (run_id, task) DO UPDATE SET status = excluded.status, attempt = excluded.attempt, token = excluded.token,
+    retries_from = excluded.retries_from, session_id = excluded.session_id, due_at = excluded.due_at, input = excluded.input,
+    output = excluded.output, error = excluded.error, changed_at = now()
+  WHERE task.token <= excluded.token
+  RETURNING 1)
+SELECT must(count(*) = cardinality($1::uuid[]), 'a token would fall') FROM saved;
+
+-- name: insert_attempts
+-- columns: run_ids uuid, tasks int, tokens int, attempts int, outcomes text, row_versions int, workers text, started_at timestamptz, finished_at timestamptz, outputs json, errors json
+INSERT INTO attempt (run_id, task, token, attempt, outcome, row_version, worker, started_at, finished_at, ended_at, output, error)
+SELECT run_id, task, token, attempt, outcome, row_version, worker, started_at, finished_at, now(), output, error
+FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[], $5::text[], $6::int[], $7::text[], $8::timestamptz[], $9::timestamptz[], $10::json[], $11::json[])
+  AS given (run_id, task, token, attempt, outcome, row_version, worker, started_at, finished_at, output, error);
+
+-- name: insert_history
+-- columns: run_ids uuid, row_versions int, kinds text, tasks int?, tokens int?, actors text, details json
+INSERT INTO history (run_id, row_version, at, kind, task, token, actor, detail)
+SELECT run_id, row_version, now(), kind, task, token, actor, detail
+FROM unnest($1::uuid[], $2::int[], $3::text[], $4::int[], $5::int[], $6::text[], $7::json[])
+  AS given (run_id, row_version, kind, task, token, actor, detail);
+
+-- name: delete_timers
+-- columns: run_ids uuid, tasks int
+DELETE FROM timer USING unnest($1::uuid[], $2::int[]) AS given (run_id, task)
+WHERE timer.run_id = given.run_id AND timer.task = given.task;
+
+-- name: set_timers
+-- columns: run_ids uuid, tasks int, tokens int, kinds text, due_at timestamptz
+INSERT INTO timer (run_id, task, token, kind, due_at)
+SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::timestamptz[]) AS given (run_id, task, token, kind, due_at)
+ON CONFLICT (run_id, task) DO UPDATE SET token = excluded.token, kind = excluded.kind, due_at = excluded.due_at, said_at = NULL;
+
+-- name: close_approvals
+-- Questions that nobody needs to answer any more.
+-- columns: run_ids uuid, tasks int, tokens int
+UPDATE approval SET status = 'cancelled', decided_at = now()
+FROM unnest($1::uuid[], $2::int[], $3::int[]) AS given (run_id, task, token)
+WHERE approval.run_id = given.run_id AND approval.task = given.task AND approval.token = given.token AND approval.status = 'waiting';
+
+-- name: ask_approvals
+-- columns: approval_ids uuid, namespaces text, run_ids uuid, tasks int, tokens int, titles text, approvers json, on_expiry text, expires_seconds int?
+INSERT INTO approval (approval_id, namespace, run_id, task, token, title, approvers, on_expiry, expires_at)
+SELECT approval_id, namespace, run_id, task, token, title, approvers, on_expiry, now() + make_interval(secs => expires_seconds)
+FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::int[], $5::int[], $6::text[], $7::json[], $8::text[], $9::int[])
+  AS given (approval_id, namespace, run_id, task, token, title, approvers, on_expiry, expires_seconds);
+
+-- name: bury_tasks
+-- columns: dead_letter_ids uuid, namespaces text, run_ids uuid, tasks int, tokens int, reasons text, errors json
+INSERT INTO dead_letter (dead_letter_id, namespace, kind, run_id, task, token, reason, error)
+SELECT dead_letter_id, namespace, 'task', run_id, task, token, reason, error
+FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::int[], $5::int[], $6::text[], $7::json[])
+  AS given (dead_letter_id, namespace, run_id, task, token, reason, error);
+
+-- name: bury_records
+-- columns: dead_letter_ids uuid, namespaces text, run_ids uuid, topics text, partitions int, offsets bigint, keys bytea, values bytea, reasons text, errors json
+INSERT INTO dead_letter (dead_letter_id, namespace, kind, run_id, topic, partition, "offset", key, value, reason, error)
+SELECT dead_letter_id, namespace, 'record', run_id, topic, partition, "offset", key, value, reason, error
+FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $5::int[], $6::bigint[], $7::bytea[], $8::bytea[], $9::text[], $10::json[])
+  AS given (dead_letter_id, namespace, run_id, topic, partition, "offset", key, value, reason, error);
+
+-- name: apply_inbox
+-- columns: inbox_ids uuid
+UPDATE inbox SET applied_at = now() FROM unnest($1::uuid[]) AS given (inbox_id)
+WHERE inbox.inbox_id = given.inbox_id AND inbox.applied_at IS NULL;
+
+-- name: publish_messages
+-- The outbox as logical messages: one bundle per transaction.
+-- columns: contents bytea
+SELECT pg_logical_emit_message(true, 'headrace', content) FROM unnest($1::bytea[]) AS given (content);
+
+-- name: publish_rows
+-- The outbox as a table in the shape of Debezium's EventRouter.
+-- columns: ids uuid, aggregatetypes text, aggregateids text, types text, payloads text, partitions int?, traceparents text
+INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, partition, traceparent)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::int[], $7::text[])
+  AS given (id, aggregatetype, aggregateid, type, payload, partition, traceparent);
+
+-- name: delete_rows
+-- Right behind publish_rows, in the same transaction: the log keeps what the table need not.
+-- columns: ids uuid
+DELETE FROM outbox USING unnest($1::uuid[]) AS given (id) WHERE outbox.id = given.id;

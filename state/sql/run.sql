@@ -1,0 +1,43 @@
+-- Runs: what the run agent and the starts read.
+
+-- name: load_runs
+-- $1: run ids. A run that is missing from the answer is not visible yet, or never was.
+SELECT run_id, version_id, row_version, attention, namespace, input::text, traceparent FROM run WHERE run_id = ANY($1::uuid[]);
+
+-- name: load_tasks
+-- $1: run ids. Only tasks that were ever touched; the output of a body stands with its attempt.
+SELECT t.run_id, t.task, t.status::text, t.attempt, t.token, t.retries_from, t.due_at, t.input::text,
+       coalesce(t.output, a.output)::text, t.error::text
+FROM task t
+LEFT JOIN attempt a ON a.run_id = t.run_id AND a.task = t.task AND a.token = t.token AND t.status = 'completed'
+WHERE t.run_id = ANY($1::uuid[]) AND (t.token > 0 OR t.status <> 'pending');
+
+-- name: load_inbox
+-- $1: inbox ids. A row that is missing is not visible yet.
+SELECT inbox_id, run_id, kind, body::text, actor, applied_at IS NOT NULL FROM inbox WHERE inbox_id = ANY($1::uuid[]);
+
+-- name: insert_inbox
+INSERT INTO inbox (inbox_id, run_id, kind, body, actor) VALUES ($1, $2, $3, $4::json, $5);
+
+-- name: claim_trigger_keys
+-- $1 namespace, $2 keys, $3 run ids, $4 digests of the inputs. Answers the keys that are new; waits for a racing transaction that has one.
+INSERT INTO trigger_key (namespace, key, run_id, digest)
+SELECT $1, key, run_id, digest FROM unnest($2::text[], $3::uuid[], $4::bytea[]) AS given (key, run_id, digest)
+ORDER BY key
+ON CONFLICT (namespace, key) DO NOTHING
+RETURNING key;
+
+-- name: find_trigger_keys
+SELECT key, run_id, digest FROM trigger_key WHERE namespace = $1 AND key = ANY($2::text[]);
+
+-- name: load_versions
+SELECT version_id, name, version, definition::text FROM workflow_version WHERE version_id = ANY($1::int[]);
+
+-- name: find_version
+-- The version asked for, or the latest.
+SELECT v.version_id, v.name, v.version, v.definition::text
+FROM workflow w JOIN workflow_version v ON v.namespace = w.namespace AND v.name = w.name AND v.version = coalesce($3, w.latest_version)
+WHERE w.namespace = $1 AND w.name = $2;
+
+-- name: read_clock
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;

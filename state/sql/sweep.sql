@@ -1,0 +1,110 @@
+-- What the sweeps find. A sweep never changes a run: it says an event on the run's partition, in the transaction that notes that it did.
+
+-- name: claim_due_timers
+-- $1: how many at most, $2: seconds after which to say it again. Several processes share the work.
+UPDATE timer SET said_at = now()
+FROM (SELECT run_id, task FROM timer
+      WHERE due_at <= now() AND (said_at IS NULL OR said_at < now() - make_interval(secs => $2))
+      ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED) due
+WHERE timer.run_id = due.run_id AND timer.task = due.task
+RETURNING timer.run_id, timer.task, timer.token, timer.kind;
+
+-- name: next_timer
+-- Seconds until the next timer that nobody has said, if it is near.
+SELECT extract(epoch FROM due_at - clock_timestamp())::double precision FROM timer
+WHERE said_at IS NULL AND due_at < now() + interval '2 seconds' ORDER BY due_at LIMIT 1;
+
+-- name: expire_sessions
+-- Sessions whose lease had run out when the session agent's watermark passed it. Their end is final.
+UPDATE worker_session SET ended_at = now()
+FROM watermark w
+WHERE w.name = 'sessions' AND worker_session.ended_at IS NULL AND worker_session.expires_at < w.at
+RETURNING session_id, worker;
+
+-- name: release_ended
+-- What sessions that ended still list, if it is still open under that token and nobody else lists it.
+WITH dropped AS (
+  DELETE FROM held_task h USING worker_session s
+  WHERE s.session_id = h.session_id AND s.ended_at IS NOT NULL
+  RETURNING h.run_id, h.task, h.token, h.session_id)
+SELECT d.run_id, d.task, d.token FROM dropped d
+JOIN task t ON t.run_id = d.run_id AND t.task = d.task AND t.token = d.token AND t.status IN ('queued', 'running')
+WHERE NOT EXISTS (
+  SELECT FROM held_task o JOIN worker_session s ON s.session_id = o.session_id AND s.ended_at IS NULL
+  WHERE o.run_id = d.run_id AND o.task = d.task AND o.token = d.token AND o.session_id <> d.session_id);
+
+-- name: find_lost_running
+-- RUNNING, but its session has ended, is unknown, or has not listed it for a lease. $1 lease seconds, $2 at most.
+SELECT t.run_id, t.task, t.token
+FROM run r
+JOIN task t ON t.run_id = r.run_id AND t.status = 'running'
+JOIN watermark w ON w.name = 'sessions'
+LEFT JOIN worker_session s ON s.session_id = t.session_id
+WHERE r.status IN ('running', 'waiting')
+  AND t.changed_at < w.at - make_interval(secs => $1)
+  AND NOT EXISTS (
+    SELECT FROM held_task h JOIN worker_session l ON l.session_id = h.session_id AND l.ended_at IS NULL
+    WHERE h.run_id = t.run_id AND h.task = t.task AND h.token = t.token)
+LIMIT $2;
+
+-- name: find_lost_queued
+-- QUEUED since before $1, and no live session lists it. Whether its command was published and received, or is gone, the caller knows, by
+-- queue. $2 at most.
+SELECT t.run_id, t.task, t.token, t.changed_at, r.version_id
+FROM run r
+JOIN task t ON t.run_id = r.run_id AND t.status = 'queued'
+WHERE r.status IN ('running', 'waiting')
+  AND t.changed_at < $1
+  AND NOT EXISTS (
+    SELECT FROM held_task h JOIN worker_session l ON l.session_id = h.session_id AND l.ended_at IS NULL
+    WHERE h.run_id = t.run_id AND h.task = t.task AND h.token = t.token)
+LIMIT $2;
+
+-- name: read_marks
+-- The session agent's watermark (null: never), when the relay's slot was last found lost.
+SELECT (SELECT at FROM watermark WHERE name = 'sessions'), (SELECT max(gap_at) FROM relay_owner);
+
+-- name: note_logs
+-- $1 topics, $2 their ids. Answers since when each log is the one it is; a topic seen for the first time was never another.
+INSERT INTO topic_log AS l (topic, topic_id, since) SELECT topic, topic_id, '1970-01-01Z' FROM unnest($1::text[], $2::text[]) AS given (topic, topic_id)
+ORDER BY topic
+ON CONFLICT (topic) DO UPDATE SET topic_id = excluded.topic_id, since = CASE WHEN l.topic_id = excluded.topic_id THEN l.since ELSE now() END
+RETURNING topic, since;
+
+-- name: claim_unapplied
+-- Requests that nobody has applied for a while: their wake-up may be gone. $1 seconds, $2 at most.
+UPDATE inbox SET said_at = now()
+FROM (SELECT inbox_id FROM inbox WHERE applied_at IS NULL AND said_at < now() - make_interval(secs => $1)
+      ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED) late
+WHERE inbox.inbox_id = late.inbox_id
+RETURNING inbox.inbox_id, inbox.run_id;
+
+-- name: expire_approvals
+-- Questions whose time is over. The row is the arbiter: whoever sets its status decides.
+UPDATE approval SET
+  status = CASE on_expiry WHEN 'approve' THEN 'approved' WHEN 'reject' THEN 'rejected' ELSE 'expired' END,
+  decided_at = now(), decided_by = 'expiry', comment = 'nobody answered in time'
+FROM (SELECT approval_id FROM approval WHERE status = 'waiting' AND expires_at <= now() LIMIT $1 FOR UPDATE SKIP LOCKED) due
+WHERE approval.approval_id = due.approval_id
+RETURNING approval.run_id, approval.task, approval.token, approval.status;
+
+-- name: insert_requests
+INSERT INTO inbox (inbox_id, run_id, kind, body, actor)
+SELECT inbox_id, run_id, $3, body, $4 FROM unnest($1::uuid[], $2::uuid[], $5::json[]) AS given (inbox_id, run_id, body);
+
+-- name: note_pass
+INSERT INTO sweep_pass (name, at, found) VALUES ($1, now(), $2) ON CONFLICT (name) DO UPDATE SET at = now(), found = excluded.found;
+
+-- name: list_queues
+-- Queues named by any published version.
+SELECT DISTINCT coalesce(value ->> 'queue', 'default') FROM workflow_version, json_each(definition -> 'tasks');
+
+-- name: purge_answers
+DELETE FROM request_key WHERE created_at < now() - interval '7 days';
+
+-- name: purge_sessions
+DELETE FROM worker_session s WHERE ended_at < now() - interval '1 day'
+  AND NOT EXISTS (SELECT FROM held_task h WHERE h.session_id = s.session_id);
+
+-- name: purge_inbox
+DELETE FROM inbox WHERE applied_at < now() - interval '1 day';

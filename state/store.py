@@ -1,0 +1,396 @@
+"""Turns the machine's decisions into rows and records.
+
+`Store` knows the settings; `Rows` collects the columns of one transaction, however many runs and events are in it, and
+gives them as one call per statement. The run agent sends those calls through a `Pipe`; the API, the sweeps and the
+trigger agent run the same calls on an ordinary connection (`execute`, `execute_sync`). So there is one writer, and one
+set of statements to trust.
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+import psycopg
+from confluent_kafka import murmur2
+from uuid_utils import uuid7
+
+from headrace.errors import InvariantError
+from headrace.machine import (
+    Abort,
+    Ask,
+    BuryTask,
+    Cancelled,
+    ClearTimer,
+    CloseQuestion,
+    Decided,
+    Dispatch,
+    EndAttempt,
+    Finish,
+    Isolated,
+    MachineEvent,
+    Plan,
+    Released,
+    Replayed,
+    RunState,
+    SetTimer,
+    TaskState,
+    TaskStatus,
+    Transition,
+)
+from headrace.messages import Abort as AbortMessage
+from headrace.messages import (
+    Command,
+    ControlMessage,
+    Due,
+    Error,
+    Failed,
+    Lost,
+    Returned,
+    Started,
+    Succeeded,
+    encode,
+    make_nonce,
+)
+from state.binary import TYPES, Array
+from state.outbox import OutboxMode, Record, bundles, table_columns
+from state.pipe import Call
+from state.settings import EngineSettings
+from state.sql import Statement, load
+
+BATCH: Final = load("batch")
+
+
+class StoredRun(RunState):
+    """A run as the store knows it."""
+
+    __slots__ = ("base", "namespace", "run_id", "saved_version", "touched", "traceparent")
+
+    def __init__(
+        self,
+        key: bytes,
+        plan: Plan,
+        input: bytes,
+        *,
+        row_version: int = 0,
+        attention: bool = False,
+        tasks: dict[int, TaskState] | None = None,
+        namespace: str = "default",
+        traceparent: str | None = None,
+    ) -> None:
+        super().__init__(key, plan, input, row_version=row_version, attention=attention, tasks=tasks)
+        self.run_id = bytes.fromhex(key.decode().replace("-", ""))
+        self.namespace, self.traceparent = namespace, traceparent
+        self.base = -1
+        self.saved_version = row_version
+        """The row_version that Postgres has."""
+        self.touched: dict[int, str] = {}
+        """Tasks changed since then -> the session that runs them, when one does."""
+
+
+class Store:
+    """What turning decisions into rows needs to know; no connection."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings = settings
+        self.secret = settings.nonce_key()
+        self.mode = OutboxMode(settings.outbox)
+        self._topics: dict[str, str] = {}
+
+    def commands_topic(self, queue: str) -> str:
+        topic = self._topics.get(queue)
+        if topic is None:
+            topic = self._topics[queue] = self.settings.commands_topic(queue)
+        return topic
+
+    def statements(self) -> list[Statement]:
+        """What a Pipe has to prepare."""
+        return list(BATCH.values())
+
+
+class Rows:
+    """The rows and records of one transaction."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.columns: dict[str, list[list[Any]]] = {}
+        self.records: list[Record] = []
+        self.runs: dict[bytes, StoredRun] = {}
+        self.soonest: int | None = None
+        """The earliest timer set here, for the timer sweep in the same process."""
+
+    # -- collecting
+    # ------------------------------------------------------------------------------------------------------
+    def add(self, statement: str, *values: Any) -> None:
+        columns = self.columns.get(statement)
+        if columns is None:
+            columns = self.columns[statement] = [[] for _ in BATCH[statement].columns]
+        for column, value in zip(columns, values, strict=True):
+            column.append(value)
+
+    def begin(
+        self,
+        run: StoredRun,
+        transition: Transition,
+        *,
+        source: str,
+        actor: str = "",
+        detail: dict[str, Any] | None = None,
+    ) -> None:
+        """A new run and its first advance."""
+        run.apply(transition)
+        self.add(
+            "insert_runs",
+            run.run_id,
+            run.namespace,
+            run.plan.version_id,
+            run.status,
+            run.row_version,
+            run.input,
+            run.traceparent,
+            source,
+        )
+        self._history(run, "started", None, None, actor, detail)
+        self._act(run, transition, None)
+        self._touch(run, transition, "")
+        run.saved_version = run.row_version
+        self._save_tasks(run)
+
+    def move(self, run: StoredRun, event: MachineEvent, transition: Transition) -> None:
+        """One event that changed a run. Applies the transition."""
+        run.apply(transition)
+        self.runs.setdefault(run.key, run)
+        ended = self._act(run, transition, event)
+        if ended != 1 or isinstance(event, Cancelled):
+            self._event_history(run, event)
+        self._touch(run, transition, event.session if isinstance(event, Started) else "")
+
+    def bury_record(
+        self, namespace: str, run_id: bytes | None, topic: str, partition: int, offset: int, key: bytes | None, value:
+        bytes | None,
+        reason: str, trace: str = "",
+    ) -> None:  # fmt: skip
+        """Set an undecodable record, or one whose handling raised, aside with its original bytes."""
+        error = encode(Error(code="BAD_RECORD", message=reason, trace=trace, retryable=False))
+        self.add("bury_records", uuid7().bytes, namespace, run_id, topic, partition, offset, key, value, reason, error)
+
+    def control(self, key: bytes, message: ControlMessage) -> None:
+        self.records.append(Record(self.store.settings.control_topic, key, encode(message)))
+
+    # -- one decision
+    # ----------------------------------------------------------------------------------------------------
+    def _act(self, run: StoredRun, transition: Transition, event: MachineEvent | None) -> int:
+        """Write the actions of one transition; answers how many attempts ended."""
+        ended = 0
+        for action in transition.actions:
+            match action:
+                case Dispatch():
+                    self._dispatch(run, action)
+                case EndAttempt():
+                    ended += 1
+                    self._end_attempt(run, action, event)
+                case SetTimer():
+                    self.add("set_timers", run.run_id, action.task, action.token, action.kind, action.due_at)
+                    if self.soonest is None or action.due_at < self.soonest:
+                        self.soonest = action.due_at
+                case ClearTimer():
+                    self._clear_timer(run, action.task)
+                case Ask():
+                    self._ask(run, action)
+                case CloseQuestion():
+                    self.add("close_approvals", run.run_id, action.task, action.token)
+                case Abort():
+                    self.control(run.key, AbortMessage(run.key.decode(), action.task, action.token, action.reason))
+                case BuryTask():
+                    error = encode(action.error)
+                    self.add(
+                        "bury_tasks",
+                        uuid7().bytes,
+                        run.namespace,
+                        run.run_id,
+                        action.task,
+                        action.token,
+                        action.error.code,
+                        error,
+                    )
+                case Finish():
+                    pass
+        return ended
+
+    def _dispatch(self, run: StoredRun, action: Dispatch) -> None:
+        spec = run.plan.tasks[action.task]
+        if run.base < 0:
+            run.base = murmur2(run.key, self.store.settings.partitions)
+        spread = (action.task if run.plan.is_wide else 0) + action.token - 1
+        command = Command(
+            task=action.task,
+            name=spec.name,
+            run=spec.run or "",
+            attempt=action.attempt,
+            token=action.token,
+            nonce=make_nonce(self.store.secret, run.key, action.task, action.token),
+            input=msgspec.Raw(action.input),
+            lease=self.store.settings.lease_seconds,
+            timeout=spec.timeout,
+            workflow=run.plan.name,
+            version=run.plan.version,
+        )
+        partition = (run.base + spread) % self.store.settings.partitions
+        topic = self.store.commands_topic(spec.queue)
+        self.records.append(Record(topic, run.key, encode(command), partition, run.traceparent))
+
+    def _end_attempt(self, run: StoredRun, action: EndAttempt, event: MachineEvent | None) -> None:
+        worker, started, finished, output = "", None, None, None
+        if isinstance(event, Succeeded | Failed | Returned):
+            worker, started, finished = event.worker, event.started or None, event.finished or None
+        if isinstance(event, Succeeded):
+            output = bytes(event.output)
+        error = None if action.error is None else encode(action.error)
+        self.add(
+            "insert_attempts", run.run_id, action.task, action.token, action.attempt, action.outcome, run.row_version,
+            worker, started, finished, output, error,
+        )  # fmt: skip
+
+    def _clear_timer(self, run: StoredRun, task: int) -> None:
+        """Also one set earlier in this batch: what a batch sets and clears was never there."""
+        self.add("delete_timers", run.run_id, task)
+        columns = self.columns.get("set_timers")
+        if columns:
+            keep = [i for i, row in enumerate(zip(columns[0], columns[1], strict=True)) if row != (run.run_id, task)]
+            if len(keep) < len(columns[0]):
+                self.columns["set_timers"] = [[column[i] for i in keep] for column in columns]
+
+    def _ask(self, run: StoredRun, action: Ask) -> None:
+        spec = run.plan.tasks[action.task].approval
+        if spec is None:
+            raise InvariantError("asked for a task without an approval", run_id=run.key.decode(), task=action.task)
+        approval_id = blake2b(b"approval/%b/%d/%d" % (run.key, action.task, action.token), digest_size=16).digest()
+        self.add(
+            "ask_approvals", approval_id, run.namespace, run.run_id, action.task, action.token, spec.title,
+            msgspec.json.encode(spec.approvers), spec.on_expiry,
+            None if spec.expires is None else spec.expires // 1_000_000,
+        )  # fmt: skip
+
+    def _touch(self, run: StoredRun, transition: Transition, session: str) -> None:
+        for task in transition.tasks:
+            run.touched[task] = session
+
+    # -- history
+    # ---------------------------------------------------------------------------------------------------------
+    def _history(
+        self,
+        run: StoredRun,
+        kind: str,
+        task: int | None,
+        token: int | None,
+        actor: str = "",
+        detail: dict[str, Any] | None = None,
+    ) -> None:
+        raw = None if detail is None else msgspec.json.encode(detail)
+        self.add("insert_history", run.run_id, run.row_version, kind, task, token, actor or None, raw)
+
+    def _event_history(self, run: StoredRun, event: MachineEvent) -> None:
+        match event:
+            case Cancelled():
+                self._history(run, "cancelled", None, None, event.by, {"reason": event.reason})
+            case Decided():
+                self._history(
+                    run,
+                    "decided",
+                    event.task,
+                    event.token,
+                    event.by,
+                    {"outcome": event.outcome, "comment": event.comment},
+                )
+            case Replayed():
+                edited = {"input": msgspec.Raw(event.input)} if event.input is not None else None
+                self._history(run, "replayed", event.task, event.token, event.by, edited)
+            case Isolated():
+                self._history(run, "isolated", None, None, "", {"error": msgspec.to_builtins(event.error)})
+            case Released():
+                self._history(run, "released", None, None, event.by)
+            case Due():
+                self._history(run, "due", event.task, event.token, "", {"timer": event.timer})
+            case Lost():
+                self._history(run, "lost", event.task, event.token, "", {"reason": event.reason})
+            case Started():
+                self._history(
+                    run, "attempt_started", event.task, event.token, event.worker, {"session_id": event.session}
+                )
+            case Returned():
+                self._history(run, "returned", event.task, event.token, event.worker, {"reason": event.reason})
+            case Succeeded() | Failed():
+                raise InvariantError("a result that ended no attempt", run_id=run.key.decode(), task=event.task)
+
+    # -- giving ----------------------------------------------------------------------
+    def _save_tasks(self, run: StoredRun) -> None:
+        """The final state of every task that this transaction touched, once each, by the cheapest statement that
+        fits."""
+        for index, session in run.touched.items():
+            task = run.task(index)
+            if task.status is TaskStatus.QUEUED and task.token == 1 and not task.attempt and task.input is None:
+                self.add("hand_out_tasks", run.run_id, index)
+            elif task.status is TaskStatus.COMPLETED and run.plan.tasks[index].run is not None:
+                self.add("complete_tasks", run.run_id, index, task.attempt, task.token)
+            else:
+                self._save_task(run, index, task, session)
+        run.touched.clear()
+
+    def _save_task(self, run: StoredRun, index: int, task: TaskState, session: str) -> None:
+        holder = bytes.fromhex(session.replace("-", "")) if session and task.status is TaskStatus.RUNNING else None
+        output = task.output if run.plan.tasks[index].run is None else None  # a body's output stands with its attempt
+        error = None if task.error is None else encode(task.error)
+        self.add(
+            "save_tasks", run.run_id, index, task.status, task.attempt, task.token, task.retries_from, holder,
+            task.due_at, task.input, output, error,
+        )  # fmt: skip
+
+    def _publish(self) -> None:
+        if self.store.mode is OutboxMode.MESSAGES:
+            for content in bundles(self.records):
+                self.add("publish_messages", content)
+            return
+        rows = table_columns(self.records)
+        ids = [uuid.bytes for uuid in rows.pop("id")]
+        self.columns["publish_rows"] = [ids, *rows.values()]
+        self.columns["delete_rows"] = [ids]
+
+    def calls(self) -> list[Call]:
+        """Everything as one call per statement, in the order in which they must run; parameters are binary arrays."""
+        for run in self.runs.values():
+            self.add("save_runs", run.run_id, run.saved_version, run.row_version, run.status)
+            self._save_tasks(run)
+            run.saved_version = run.row_version
+        self.runs.clear()
+        if self.records:
+            self._publish()
+            self.records = []
+        return [
+            (
+                name,
+                [
+                    TYPES[kind][1](values)
+                    for (_, kind), values in zip(statement.columns, self.columns[name], strict=True)
+                ],
+            )
+            for name, statement in BATCH.items()
+            if self.columns.get(name)
+        ]
+
+
+def _encode(statement: Statement, columns: list[list[Any]]) -> list[bytes]:
+    return [TYPES[kind][1](values) for (_, kind), values in zip(statement.columns, columns, strict=True)]
+
+
+async def execute(connection: psycopg.AsyncConnection[Any], calls: Sequence[Call]) -> None:
+    """Run a batch's calls in the caller's open transaction, on an ordinary connection."""
+    async with psycopg.AsyncRawCursor(connection) as cursor:
+        for name, parameters in calls:
+            await cursor.execute(BATCH[name].sql, [Array.encoded(raw) for raw in parameters])
+
+
+def execute_sync(connection: psycopg.Connection[Any], calls: Sequence[Call]) -> None:
+    """The same, for a thread of its own."""
+    with psycopg.RawCursor(connection) as cursor:
+        for name, parameters in calls:
+            cursor.execute(BATCH[name].sql, [Array.encoded(raw) for raw in parameters])
