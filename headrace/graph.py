@@ -1,0 +1,591 @@
+"""A workflow as a graph: what is published, from YAML, JSON or Python to one frozen model.
+
+    parse(text)             YAML or JSON text   ─┐
+    from_data(body)         parsed JSON          ├─> Workflow, or DefinitionError with every fault, its path and line
+    build(name).task(...)   Python              ─┘
+
+Two checks make the faults. The models below look at each field alone (types, names, limits). `_GraphCheck` looks at the
+whole: needs, cycles, expressions and what they refer to. It works on the raw data, so that a wrong field hides no wrong
+edge. Both are iterative where a graph can be long. A `Workflow` made in any other way had only the first check.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from difflib import get_close_matches
+from functools import cached_property
+from hashlib import sha256
+from itertools import islice
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+
+from headrace.cycles import find_knots, shortest_cycle, write_cycle
+from headrace.document import BYTES_MAX, Document, Path, copy_plain, format_path
+from headrace.duration import Duration, PositiveDuration, format_duration
+from headrace.errors import DefinitionError, Fault
+from headrace.expressions import ExpressionError, compile_condition, inspect_template, unwrap
+from headrace.input_schema import InputSchema, find_schema_faults
+
+DEFINITION_BYTES_MAX: Final = BYTES_MAX
+"""As text and in its canonical form, so that what was published once can be published again from what is stored."""
+TASKS_MAX: Final = 10_000
+"""What fits DEFINITION_BYTES_MAX; the check takes about a second."""
+NEEDS_MAX: Final = 10_000
+"""A task may wait for all the others."""
+ATTEMPTS_MAX: Final = 1_000
+"""More is a loop and not a retry; every attempt leaves a row."""
+DESCRIPTION_CHARS_MAX: Final = 2_000
+TITLE_CHARS_MAX: Final = 200
+APPROVERS_MAX: Final = 100
+APPROVER_CHARS_MAX: Final = 200
+FAULTS_MAX: Final = 1_000
+"""More are counted, and not listed."""
+
+_BLOCK: Final = 1_024
+"""References checked in one pass over the graph: a task then costs 128 bytes and not one bit for every other task."""
+
+
+# == fields ============================================================================================================
+_TASK_NAME: Final = r"[A-Za-z][A-Za-z0-9_-]{0,99}"
+_DOTTED_NAME: Final = r"[A-Za-z][A-Za-z0-9_.-]{0,99}"
+_QUEUE_NAME: Final = r"[a-z][a-z0-9-]{0,49}"
+
+
+def _matches(pattern: str, what: str) -> Callable[[str], str]:
+    compiled = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if not compiled.fullmatch(value):
+            raise ValueError(f"{value[:120]!a} is no name of a {what}")
+        return value
+
+    return check
+
+
+def _text(pattern: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": f"^{pattern}$"}
+
+
+# Names travel through URLs, Kafka keys, logs and pages, so they are plain ASCII.
+TaskName = Annotated[
+    StrictStr,
+    AfterValidator(_matches(_TASK_NAME, "task: a letter, then up to 99 letters, digits, _ and -")),
+    WithJsonSchema(_text(_TASK_NAME)),
+]
+WorkflowName = Annotated[
+    StrictStr,
+    AfterValidator(_matches(_DOTTED_NAME, "workflow: a letter, then up to 99 letters, digits, _, . and -")),
+    WithJsonSchema(_text(_DOTTED_NAME)),
+]
+BodyName = Annotated[
+    StrictStr,
+    AfterValidator(_matches(_DOTTED_NAME, "body: a letter, then up to 99 letters, digits, _, . and -")),
+    WithJsonSchema(_text(_DOTTED_NAME)),
+]
+QueueName = Annotated[
+    StrictStr,
+    AfterValidator(_matches(_QUEUE_NAME, "queue: a small letter, then up to 49 small letters, digits and -")),
+    WithJsonSchema(_text(_QUEUE_NAME)),
+]
+
+
+def _one_or_more(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _attempts_only(value: Any) -> Any:
+    return {"attempts": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _given(value: Any) -> Any:
+    if value is None:
+        raise ValueError("null says nothing: leave `with` out for the run's input, or write {} for none")
+    return value
+
+
+def _condition_text(value: Any) -> Any:
+    """One spelling for one condition. A wrong one stays as it is: the graph check reports it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    try:
+        return unwrap(value) if isinstance(value, str) else value
+    except ExpressionError:
+        return value
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Retry(_Frozen):
+    """How often, and how long apart, the body of a task is tried. In a definition also just a number of attempts."""
+
+    attempts: Annotated[StrictInt, Field(ge=1, le=ATTEMPTS_MAX)] = 3
+    """Tries in all, the first one included."""
+    backoff: Literal["exponential", "linear", "fixed"] = "exponential"
+    delay: Duration = timedelta(seconds=1)
+    """Before the second attempt; later ones grow by `backoff`."""
+    cap: Duration = timedelta(minutes=1)
+    jitter: Annotated[StrictFloat, Field(ge=0, le=1)] = 0.2
+    """Share of the delay by which it may be longer or shorter."""
+
+    @model_validator(mode="after")
+    def _cap_holds_the_delay(self) -> "Retry":
+        if self.cap < self.delay:
+            raise ValueError(f"cap {format_duration(self.cap)} is below delay {format_duration(self.delay)}")
+        return self
+
+
+class Approval(_Frozen):
+    """A question to people that must be answered before the task goes on."""
+
+    title: Annotated[StrictStr, Field(max_length=TITLE_CHARS_MAX)] = ""
+    approvers: Annotated[
+        tuple[Annotated[StrictStr, Field(min_length=1, max_length=APPROVER_CHARS_MAX)], ...],
+        BeforeValidator(_one_or_more),
+        Field(max_length=APPROVERS_MAX),
+    ] = ()
+    """Names or roles; empty: whoever may approve at all."""
+    expires: PositiveDuration | None = None
+    """From the moment it is asked; None: never."""
+    on_expiry: Literal["fail", "approve", "reject"] = "fail"
+
+
+class Task(_Frozen):
+    """One unit of work. With `approval` and no `run` it is only the question; with both, the question comes first."""
+
+    run: BodyName | None = None
+    """Registered name of the body, such as `payments.charge`."""
+    needs: Annotated[tuple[TaskName, ...], BeforeValidator(_one_or_more), Field(max_length=NEEDS_MAX)] = ()
+    if_: Annotated[StrictStr | None, BeforeValidator(_condition_text)] = Field(None, alias="if")
+    """CEL, without `${{ }}`; false skips the task."""
+    with_: Annotated[Any, BeforeValidator(_given)] = Field(None, alias="with")
+    """Template of the input; None: the run's input."""
+    queue: QueueName = "default"
+    retry: Annotated[Retry, BeforeValidator(_attempts_only)] = Retry()
+    timeout: PositiveDuration | None = None
+    approval: Approval | None = None
+
+    @model_validator(mode="after")
+    def _does_something(self) -> "Task":
+        if self.run is None and self.approval is None:
+            raise ValueError(_DOES_NOTHING)
+        return self
+
+
+_DOES_NOTHING: Final = "a task must have `run`, `approval`, or both"
+
+
+class Workflow(_Frozen):
+    """A published graph. `tasks` keeps the order of the definition: a task's position in it is its number."""
+
+    name: WorkflowName
+    description: Annotated[StrictStr, Field(max_length=DESCRIPTION_CHARS_MAX)] = ""
+    input: dict[str, Any] | None = None
+    """JSON Schema of a run's input; None: anything goes."""
+    tasks: Annotated[dict[TaskName, Task], Field(min_length=1, max_length=TASKS_MAX)]
+
+    def canonical(self) -> bytes:
+        """The one JSON text of this content, however it was written; `Workflow.model_validate_json` reads it back.
+
+        Tasks keep their order, defaults are left out, and keys inside `with` and `input` are sorted.
+        """
+        return self._canonical
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical form, in hex: the same content is the same version."""
+        return sha256(self._canonical).hexdigest()
+
+    def check_input(self, data: Any) -> list[Fault]:
+        """What is wrong with a run's input by the schema; empty when nothing is. Paths are those of the input.
+
+        >>> build("pay", input={"required": ["id"]}).task("charge", run="pay").publishable().check_input({})
+        [Fault(path='', message="'id' is a required property", line=None)]
+        """
+        return [] if self.input is None else self._schema.check(data)
+
+    @cached_property
+    def _canonical(self) -> bytes:
+        content = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        for task in content["tasks"].values():
+            if "with" in task:
+                task["with"] = _sort_keys(task["with"])
+        if "input" in content:
+            content["input"] = _sort_keys(content["input"])
+        return msgspec.json.encode(content)
+
+    @cached_property
+    def _schema(self) -> InputSchema:
+        return InputSchema(self.input or {})
+
+
+def _sort_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _sort_keys(value[key]) for key in sorted(value)}
+    return [_sort_keys(item) for item in value] if isinstance(value, list) else value
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of a definition, for editors and other languages. It cannot say all that `parse` checks."""
+    schema = Workflow.model_json_schema(by_alias=True)
+    task = schema["$defs"]["Task"]
+    properties = task["properties"]
+    names = _text(_TASK_NAME)
+    properties["needs"] = {
+        "anyOf": [names, {"type": "array", "items": names, "uniqueItems": True, "maxItems": NEEDS_MAX}],
+        "default": [],
+    }
+    properties["retry"] = {
+        "anyOf": [{"type": "integer", "minimum": 1, "maximum": ATTEMPTS_MAX}, {"$ref": "#/$defs/Retry"}],
+        "default": {},
+    }
+    properties["if"] = {"type": ["string", "boolean", "null"], "default": None}
+    properties["with"] = {"not": {"type": "null"}}
+    approvers = schema["$defs"]["Approval"]["properties"]["approvers"]
+    schema["$defs"]["Approval"]["properties"]["approvers"] = {"anyOf": [approvers["items"], approvers]}
+    task["anyOf"] = [{"required": ["run"]}, {"required": ["approval"]}]
+    schema["properties"]["tasks"]["propertyNames"] = names
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+# == three ways in =====================================================================================================
+def parse(text: str | bytes, *, source: str | None = None) -> Workflow:
+    """Read a definition in YAML or JSON (a text that begins with `{` is JSON).
+
+    source: a name for people, such as the file's; it comes back as `error.fields["source"]`.
+    Raises DefinitionError with every fault, each with its path and 1-based line.
+
+    >>> parse("name: hello\\ntasks: { greet: { run: hello.greet } }").tasks["greet"].run
+    'hello.greet'
+    """
+    document = Document(text)
+    try:
+        if document.is_broken:
+            raise DefinitionError(document.faults)
+        return _check(document.data, document.faults, document.line)
+    except DefinitionError as error:
+        error.fields["source"] = source
+        raise
+
+
+def from_data(data: Any) -> Workflow:
+    """Read a definition that was parsed already, such as a request's body. Faults as for `parse`, without lines."""
+    faults: list[Fault] = []
+    plain = copy_plain(data, lambda path, message: faults.append(Fault(format_path(path), message)))
+    return _check(plain, faults, lambda path: None)
+
+
+class Builder:
+    """A workflow written in Python. Nothing is checked before `publishable`, which names every fault at once."""
+
+    def __init__(self, name: str, *, description: str = "", input: Mapping[str, Any] | None = None) -> None:
+        self._content: dict[str, Any] = {"name": name, "description": description, "input": input}
+        self._tasks: dict[str, dict[str, Any]] = {}
+        self._repeated: list[str] = []
+
+    def task(
+        self,
+        name: str,
+        *,
+        run: str | None = None,
+        needs: str | Sequence[str] = (),
+        if_: str | bool | None = None,
+        with_: Any = None,
+        queue: str = "default",
+        retry: int | Retry | Mapping[str, Any] | None = None,
+        timeout: str | float | timedelta | None = None,
+        approval: Approval | Mapping[str, Any] | None = None,
+    ) -> "Builder":
+        """Add a task; its position is its number. Fields as in YAML, with `_` after the names Python has taken."""
+        if name in self._tasks:
+            self._repeated.append(name)
+        given = {"run": run, "if": if_, "with": with_, "retry": retry, "timeout": timeout, "approval": approval}
+        fields = {key: _to_data(value) for key, value in given.items() if value is not None}
+        self._tasks[name] = {**fields, "needs": needs, "queue": queue}
+        return self
+
+    def publishable(self) -> Workflow:
+        """The finished workflow. Raises DefinitionError with every fault."""
+        faults = [Fault(format_path(("tasks", name)), "duplicate task name") for name in self._repeated]
+
+        def add(path: Path, message: str) -> None:
+            faults.append(Fault(format_path(path), message))
+
+        return _check(copy_plain({**self._content, "tasks": self._tasks}, add), faults, lambda path: None)
+
+
+def build(name: str, *, description: str = "", input: Mapping[str, Any] | None = None) -> Builder:
+    """Begin a workflow in Python.
+
+    >>> orders = build("orders")
+    >>> _ = orders.task("validate", run="orders.validate")
+    >>> _ = orders.task("charge", run="payments.charge", needs="validate", retry=5, timeout="30s")
+    >>> list(orders.publishable().tasks)
+    ['validate', 'charge']
+    """
+    return Builder(name, description=description, input=input)
+
+
+def _to_data(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return {key: _to_data(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+
+
+# == faults ============================================================================================================
+_Found = tuple[Path, str]
+
+
+def _check(data: Any, known: list[Fault], line: Callable[[Path], int | None]) -> Workflow:
+    """Check everything. `known`: faults met on the way here. Raises DefinitionError unless there are none at all."""
+    found: list[_Found] = []
+    workflow = None
+    try:
+        workflow = Workflow.model_validate(data)
+    except ValidationError as error:
+        found.extend(_field_faults(error))
+    found.extend(_GraphCheck(data).faults())
+    if workflow is not None and not known and not found and len(workflow.canonical()) > DEFINITION_BYTES_MAX:
+        found.append(((), f"its canonical form may have {DEFINITION_BYTES_MAX} bytes"))
+    if workflow is None or known or found:
+        raise DefinitionError(_in_order(data, known, found, line))
+    return workflow
+
+
+def _in_order(data: Any, known: list[Fault], found: list[_Found], line: Callable[[Path], int | None]) -> list[Fault]:
+    """Without repetition, in the order of the document."""
+    order = _Order(data)
+    found = sorted(dict.fromkeys(found), key=lambda fault: order.of(fault[0]))
+    faults = list(dict.fromkeys([*known, *(Fault(format_path(path), message, line(path)) for path, message in found)]))
+    faults.sort(key=lambda fault: fault.line or 0)
+    if len(faults) > FAULTS_MAX:
+        faults = [*faults[:FAULTS_MAX], Fault("", f"and {len(faults) - FAULTS_MAX} more faults")]
+    return faults
+
+
+class _Order:
+    """Compares paths by where they stand in the data."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+        self._positions: dict[int, dict[Any, int]] = {}
+
+    def of(self, path: Path) -> tuple[int, ...]:
+        order, here = [], self._data
+        for key in path:
+            if isinstance(here, dict) and key in here:
+                order.append(self._within(here)[key])
+                here = here[key]
+            elif isinstance(here, list) and isinstance(key, int) and key < len(here):
+                order.append(key)
+                here = here[key]
+            else:
+                break
+        return tuple(order)
+
+    def _within(self, fields: dict[Any, Any]) -> dict[Any, int]:
+        if id(fields) not in self._positions:
+            self._positions[id(fields)] = {key: position for position, key in enumerate(fields)}
+        return self._positions[id(fields)]
+
+
+def _field_faults(error: ValidationError) -> Iterator[_Found]:
+    for detail in error.errors(include_url=False):
+        path = tuple(key for key in detail["loc"] if key != "[key]")
+        yield path, _message(detail, path)
+
+
+def _message(detail: Any, path: Path) -> str:
+    context, given = detail.get("ctx", {}), type(detail["input"]).__name__
+    match detail["type"]:
+        case "value_error":
+            return str(context["error"])
+        case "missing":
+            return "is missing"
+        case "extra_forbidden":
+            return f"unknown field{_suggest(str(path[-1]), _known_fields(path[:-1]))}"
+        case "string_type":
+            return f"must be text, not {_NAMES.get(given, given)}"
+        case "int_type" | "float_type":
+            return f"must be a number, not {_NAMES.get(given, given)}"
+        case "tuple_type":
+            return f"must be a list, not {_NAMES.get(given, given)}"
+        case "dict_type" | "model_type" | "model_attributes_type":
+            return f"must be a map, not {_NAMES.get(given, given)}"
+        case "literal_error":
+            return f"must be {context['expected']}"
+        case "too_long":
+            return f"{context['actual_length'] or 'too many'} are too many: at most {context['max_length']}"
+        case "too_short":
+            return f"must have at least {context['min_length']}"
+        case _:
+            return str(detail["msg"]).removeprefix("Input should be ").removeprefix("String should ")
+
+
+_NAMES: Final = {
+    **{"str": "text", "int": "a number", "float": "a number", "bool": "true or false"},
+    **{"NoneType": "null", "dict": "a map", "list": "a list"},
+}
+
+
+def _known_fields(path: Path) -> list[str]:
+    models: dict[str, type[BaseModel]] = {"retry": Retry, "approval": Approval}
+    model: type[BaseModel] = Workflow
+    if len(path) >= 2:  # tasks.NAME and deeper
+        model = models.get(str(path[2]), Task) if len(path) > 2 else Task
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _suggest(name: str, known: Iterable[str]) -> str:
+    choices = list(islice(known, 1_000))
+    close = get_close_matches(name, choices, n=1)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f"; known are {', '.join(choices)}" if len(choices) <= 20 else ""
+
+
+# == the graph as a whole ==============================================================================================
+class _GraphCheck:
+    """Finds what no field shows alone, in data that may be wrong in any way."""
+
+    def __init__(self, data: Any) -> None:
+        self._data: dict[str, Any] = data if isinstance(data, dict) else {}
+        tasks = self._data.get("tasks")
+        is_usable = isinstance(tasks, dict) and len(tasks) <= TASKS_MAX
+        self._all: dict[str, Any] = tasks if isinstance(tasks, dict) and is_usable else {}
+        self._tasks: dict[str, dict[str, Any]] = {
+            name: task for name, task in self._all.items() if isinstance(task, dict)
+        }
+        self._edges: dict[str, dict[str, Path]] = {}
+        """The needs of each task that make sense, with the path of each."""
+        self._found: list[_Found] = []
+
+    def faults(self) -> list[_Found]:
+        for name, task in self._tasks.items():
+            if task.get("run") is None and task.get("approval") is None:
+                self._found.append((("tasks", name), _DOES_NOTHING))
+            self._edges[name] = self._find_needs(name, task.get("needs"))
+        order = self._sort()
+        self._find_cycles(order)
+        self._check_references(order)
+        schema = self._data.get("input")
+        if isinstance(schema, dict):
+            self._found.extend((("input", *path), message) for path, message in find_schema_faults(schema))
+        return self._found
+
+    def _find_needs(self, name: str, needs: Any) -> dict[str, Path]:
+        place: Path = ("tasks", name, "needs")
+        listed = enumerate(needs) if isinstance(needs, list) else ()
+        given = [(needs, place)] if isinstance(needs, str) else [(need, (*place, at)) for at, need in listed]
+        edges: dict[str, Path] = {}
+        for need, path in given:
+            if not isinstance(need, str):
+                continue
+            if need == name:
+                self._found.append((path, f"a task cannot need itself: {name} -> {name}"))
+            elif need not in self._all:
+                self._found.append((path, f"there is no task {need[:120]!a}{self._suggest_task(need)}"))
+            elif need in edges:
+                self._found.append((path, f"needs {need} twice"))
+            else:
+                edges[need] = path
+        return edges
+
+    def _suggest_task(self, name: str) -> str:
+        return _suggest(name, self._all) if len(self._found) < 20 else ""
+
+    def _sort(self) -> list[str]:
+        """Every task after all it needs; without those on a cycle or behind one."""
+        waiting = {name: len(needs) for name, needs in self._edges.items()}
+        dependants: dict[str, list[str]] = {}
+        for name, needs in self._edges.items():
+            for need in needs:
+                dependants.setdefault(need, []).append(name)
+        order = [name for name in self._all if not waiting.get(name)]
+        for name in order:  # grows while it is read
+            for dependant in dependants.get(name, ()):
+                waiting[dependant] -= 1
+                if not waiting[dependant]:
+                    order.append(dependant)
+        return order
+
+    # -- cycles --------------------------------------------------------------------------------------------------------
+    def _find_cycles(self, order: list[str]) -> None:
+        """Report one cycle for each knot: a set of tasks that all need each other, directly or not."""
+        placed = set(order)
+        rest = {
+            name: [need for need in needs if need not in placed]
+            for name, needs in self._edges.items()
+            if name not in placed
+        }
+        for knot in find_knots(rest):
+            cycle = shortest_cycle(next(name for name in self._all if name in knot), rest, knot)
+            path = self._edges[cycle[0]][cycle[1]]
+            self._found.append((path, f"the needs form a cycle: {write_cycle(cycle)}"))
+
+    # -- references ----------------------------------------------------------------------------------------------------
+    def _check_references(self, order: list[str]) -> None:
+        placed = set(order)
+        far: dict[str, list[tuple[str, Path]]] = {}
+        for name, reference, path in self._references():
+            if reference == name:
+                self._found.append((path, "a task cannot use its own output"))
+            elif reference not in self._all:
+                self._found.append((path, f"there is no task {reference}{self._suggest_task(reference)}"))
+            elif name in placed and reference not in self._edges[name]:
+                far.setdefault(reference, []).append((name, path))
+        wanted = list(far)
+        for start in range(0, len(wanted), _BLOCK):
+            self._check_block({name: far[name] for name in wanted[start : start + _BLOCK]}, order)
+
+    def _references(self) -> Iterator[tuple[str, str, Path]]:
+        """(task, task it refers to, path) of every expression; the wrong ones become faults."""
+        for name, task in self._tasks.items():
+            place: Path = ("tasks", name)
+            for finding in inspect_template(task["with"]) if task.get("with") is not None else ():
+                path = (*place, "with", *finding.path)
+                if finding.error is not None:
+                    self._found.append((path, finding.error))
+                yield from ((name, reference, path) for reference in sorted(finding.references))
+            condition = task.get("if")
+            if isinstance(condition, str):
+                yield from ((name, reference, (*place, "if")) for reference in self._read_condition(place, condition))
+
+    def _read_condition(self, place: Path, condition: str) -> list[str]:
+        try:
+            return sorted(compile_condition(condition).references)
+        except ExpressionError as error:
+            self._found.append(((*place, "if"), error.message))
+            return []
+
+    def _check_block(self, far: dict[str, list[tuple[str, Path]]], order: list[str]) -> None:
+        """Walk down the graph once, carrying for each task which of the tasks in `far` are upstream, as bits."""
+        bits = {name: 1 << position for position, name in enumerate(far)}
+        upstream: dict[str, int] = {}
+        for name in order:
+            seen = 0
+            for need in self._edges.get(name, ()):
+                seen |= upstream[need] | bits.get(need, 0)
+            upstream[name] = seen
+        for reference, uses in far.items():
+            for name, path in uses:
+                if not upstream[name] & bits[reference]:
+                    message = f"uses the output of {reference}, which is not upstream: add it to the needs of {name}"
+                    self._found.append((path, message))
