@@ -1,0 +1,83 @@
+# `make demo` and `make test` need python3 (3.11 or later), java, mvn and the package registries; nothing else.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/bash
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+STAMP := $(VENV)/.headrace-installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+SOURCES := headrace state streams connectors api
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: venv ## run every example to its end, with a worker killed midway
+	$(BIN)/python examples/demo.py
+
+.PHONY: test
+test: lint ## everything CI runs: lint, types, and all tests on a real Kafka and Postgres
+	$(BIN)/python -m pytest tests -q
+
+.PHONY: check
+check: lint ## what needs no service: format, lint, imports, types, unit tests
+	$(BIN)/python -m pytest tests/unit -q
+
+.PHONY: lint
+lint: venv
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+.PHONY: format
+format: venv ## format, and fix what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: bench
+bench: venv ## steps per second, latency, CPU per step: make bench, or make bench QUICK=1 within 50 s
+	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
+
+.PHONY: bench-peers
+bench-peers: venv ## the same work on what users would pick instead
+	@if [ -d benchmarks/peers ]; then $(BIN)/python -m benchmarks.peers; \
+	else echo "make bench-peers: arrives with a later version (there is no benchmarks/peers yet)" >&2; exit 2; fi
+
+.PHONY: chaos
+chaos: ## random faults: make chaos SECONDS=600 SEED=1
+	@if [ -d tests/chaos ]; then $(MAKE) --no-print-directory venv && \
+	$(BIN)/python -m pytest tests/chaos -q --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1); \
+	else echo "make chaos: arrives with a later version (there is no tests/chaos yet)" >&2; exit 2; fi
+
+.PHONY: venv
+venv: $(STAMP) ## create .venv from the lock; at once when nothing changed
+
+$(STAMP): requirements/build.txt requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headrace needs Python 3.11 or later")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -q --require-hashes --no-deps -r requirements/build.txt
+	$(PIP) install -q --require-hashes --no-deps --no-build-isolation -r requirements/dev.txt
+	$(PIP) install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+# No address of a registry goes into a lock, so it installs from whichever one pip is set up for. A release is
+# taken a week after it appeared, when a bad one has usually been withdrawn.
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--exclude-newer '1 week' --custom-compile-command 'make lock' $(LOCK_FLAGS)
+
+.PHONY: lock
+lock: venv ## resolve the dependencies anew: make lock LOCK_FLAGS=--upgrade
+	$(COMPILE) pyproject.toml --extra engine --group dev -o requirements/dev.txt
+	$(COMPILE) pyproject.toml --extra engine -c requirements/dev.txt -o requirements/engine.txt
+	$(COMPILE) --group pyproject.toml:build -c requirements/dev.txt -o requirements/build.txt
+	@if grep -HnE '://|/[hr]o[mo][et]/' requirements/*.txt; then echo "a lock names an address or a path" >&2; exit 1; fi
+
+.PHONY: clean
+clean: ## remove what the tools left; keeps .venv
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find $(SOURCES) tests -name __pycache__ -type d -prune -exec rm -rf {} +
