@@ -1,0 +1,1 @@
+"""Kafka moves work through the machine: the transport, the agents that run on it, and the sweeps."""

@@ -1,0 +1,62 @@
+"""What a streams process counts, by Prometheus conventions. Nothing is labelled by run or task: those have no bound."""
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from headrace.machine import Abort, BuryTask, Dispatch, EndAttempt, MachineEvent, Transition
+from headrace.messages import Failed, Succeeded
+
+
+class Metrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, what: str, labels: tuple[str, ...] = ()) -> Counter:
+            return Counter(f"headrace_{name}", what, labels, registry=registry)
+
+        self.attempts = counter("task_attempts", "Attempts that ended, by outcome.", ("outcome",))
+        self.handed_out = counter("task_hand_outs", "Commands decided.")
+        self.retries = counter("task_retries", "Hand-outs after the first of a task.")
+        self.takeovers = counter("task_takeovers", "Hand-outs of tasks whose worker was lost.")
+        self.buried = counter("task_dead_letters", "Tasks set aside: no try was left.")
+        self.stale = counter("events_stale", "Events that changed nothing: late, repeated, or of a run that is over.")
+        self.forged = counter("events_forged", "Events whose nonce was wrong.")
+        self.set_aside = counter("records_set_aside", "Records that could not be read or handled.")
+        self.overtaken = counter(
+            "batches_overtaken", "Batches that met another writer and were decided again (fenced writes)."
+        )
+        self.records = counter("records", "Records applied.")
+        self.sweep_found = counter("sweep_found", "What the sweeps found, by sweep.", ("sweep",))
+        self.seconds = Histogram(
+            "headrace_task_attempt_seconds",
+            "How long bodies ran, by the worker's clock.",
+            registry=registry,
+            buckets=(0.005, 0.02, 0.1, 0.5, 2, 10, 60, 300, 1800),
+        )
+        self.batch_records = Histogram(
+            "headrace_batch_records",
+            "Records per transaction.",
+            registry=registry,
+            buckets=(1, 3, 10, 30, 100, 300, 1000, 3000),
+        )
+        self._outcomes = {o: self.attempts.labels(o) for o in ("completed", "failed", "lost", "cancelled", "returned")}
+
+    def batch(self, records: int) -> None:
+        self.records.inc(records)
+        self.batch_records.observe(records)
+
+    def event(self, event: MachineEvent, transition: Transition) -> None:
+        lost = False
+        for action in transition.actions:
+            if isinstance(action, Dispatch):
+                self.handed_out.inc()
+                if action.token > 1:
+                    self.retries.inc()
+                    if lost:
+                        self.takeovers.inc()
+            elif isinstance(action, EndAttempt):
+                self._outcomes[action.outcome].inc()
+                lost = action.outcome == "lost"
+            elif isinstance(action, BuryTask):
+                self.buried.inc()
+            elif isinstance(action, Abort):
+                lost = lost or action.reason == "lost"
+        if isinstance(event, Succeeded | Failed) and event.started:
+            self.seconds.observe(max(0, event.finished - event.started) / 1_000_000)

@@ -1,0 +1,332 @@
+"""The run agent: events in, one transaction out.
+
+    batch -> partitions that are still ours, records not applied yet
+          -> load the runs named -> fold each run's events in order through `advance`
+          -> one statement per table, guarded by epoch, offset and row_version -> outbox -> COMMIT
+
+It only repeats: every decision is `headrace.machine.advance`. What fails with Postgres is retried from Postgres' own
+state; a bug that one run's event meets sets that event aside and parks that run, so that one run never stops a
+partition; any other bug ends the process.
+"""
+
+import asyncio
+import time
+import traceback
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+import structlog
+from confluent_kafka import Message
+
+from headrace.errors import HeadraceError, MessageError, UnavailableError
+from headrace.machine import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, advance
+from headrace.machine.status import RUN_TERMINAL
+from headrace.messages import Error, Event, Failed, Requested, Succeeded, decode_event, make_nonce
+from state.pipe import Overtaken, Pipe, Refused
+from state.sql import load
+from state.store import Rows, Store, StoredRun
+from streams.batch import Batch
+from streams.clock import DatabaseClock
+from streams.database import Database
+from streams.metrics import Metrics
+from streams.ownership import Move, Ownership
+from streams.run_cache import RunCache
+
+log = structlog.get_logger(__name__)
+_SQL = load("run")
+
+NOT_YET: Final = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+"""Seconds between looks for a run or a request that a record names and a SELECT does not find. Logical decoding shows a
+commit once its WAL is flushed, which is before other sessions see its rows, so a fast worker's answer can overtake the
+start. Not found means not yet."""
+ABSENT_SECONDS: Final = 60.0
+"""How long a key that was not found within all those looks is taken to be nobody's, without looking again."""
+TRACE_CHARS_MAX: Final = 8_000
+RETRY_SECONDS: Final = 0.05
+RETRY_SECONDS_MAX: Final = 2.0
+
+
+class Told(NamedTuple):
+    """A record that could be read."""
+
+    record: Message
+    key: bytes
+    event: Event
+
+
+class Request(NamedTuple):
+    """A row of `inbox`."""
+
+    event: MachineEvent | None
+    applied: bool
+
+
+class RunAgent:
+    """The body of the events topic."""
+
+    def __init__(
+        self,
+        store: Store,
+        ownership: Ownership,
+        database: Database,
+        cache: RunCache,
+        clock: DatabaseClock,
+        metrics: Metrics,
+        on_timer: Callable[[int], None] = lambda due_at: None,
+    ) -> None:
+        self._store, self._ownership, self._database = store, ownership, database
+        self._cache, self._clock, self._metrics, self._on_timer = cache, clock, metrics, on_timer
+        self._pipe: Pipe | None = None
+        self._absent: dict[bytes, float] = {}
+
+    async def __call__(self, batch: Batch) -> None:
+        """Apply a batch, however often it takes. Returns when it is committed or no longer ours; raises only a bug of
+        ours."""
+        pause, away, singly = RETRY_SECONDS, False, False
+        while True:
+            try:
+                await (self._apply_singly(batch) if singly else self._apply(batch))
+                if away:
+                    log.info("Postgres is back")
+                return
+            except Overtaken as e:
+                log.warning("batch overtaken: reading again", topic=batch.topic, why=str(e).strip())
+                self._metrics.overtaken.inc()
+            except UnavailableError as e:
+                if not away:
+                    log.warning("Postgres is away: the batch waits", why=e.message)
+                away = True
+            except Refused as e:
+                log.warning(
+                    "a batch was refused: applying its records one by one", topic=batch.topic, why=str(e).strip()
+                )
+                singly = True
+            self._forget()
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, RETRY_SECONDS_MAX)
+            try:
+                self._ownership.refresh(batch.topic)
+            except UnavailableError:
+                away = True
+
+    # -- one transaction
+    # -------------------------------------------------------------------------------------------------
+    async def _apply(self, batch: Batch) -> None:
+        records, moves = self._ownership.take(batch)
+        if moves:
+            await self._commit(records, moves)
+
+    async def _commit(self, records: list[Message], moves: list[Move], *, substitute: str | None = None) -> None:
+        """Fold records and commit them with their offsets. substitute: store results as FAILED(BAD_RESULT), for this
+        reason."""
+        rows = Rows(self._store)
+        self._ownership.fence(rows, moves)
+        told = self._decode(records, rows)
+        await self._load({key for _, key, _ in told})
+        requests = await self._requests(told)
+        at = self._clock.now()
+        ended = []
+        for one in told:
+            run = self._cache.get(one.key)
+            if run is None:
+                self._metrics.stale.inc()
+            elif self._fold(run, one, requests, at, rows, substitute) and run.status in RUN_TERMINAL:
+                ended.append(one.key)
+        if self._pipe is None:
+            self._pipe = Pipe(self._store.settings.postgres, self._store.statements())
+        self._pipe.run(rows.calls())
+        self._ownership.moved(moves)
+        if rows.soonest is not None:
+            self._on_timer(rows.soonest)
+        for key in ended:
+            self._cache.drop(key)
+        self._cache.trim()
+        self._metrics.batch(len(records))
+
+    def _decode(self, records: list[Message], rows: Rows) -> list[Told]:
+        told = []
+        for record in records:
+            key = record.key() or b""
+            try:
+                if len(key) != 36:
+                    raise MessageError("the key is no run id")
+                told.append(Told(record, key, decode_event(record.value())))
+            except MessageError as e:
+                self._bury(rows, record, None, e.message)
+        return told
+
+    async def _load(self, keys: set[bytes]) -> None:
+        now = time.monotonic()
+        unknown = {key for key in self._cache.unknown(keys) if self._absent.get(key, 0.0) < now and _is_uuid(key)}
+        for pause in NOT_YET:
+            if not unknown:
+                return
+            if pause:
+                await asyncio.sleep(pause)
+            self._cache.load(unknown)
+            unknown = self._cache.unknown(unknown)
+        if len(self._absent) > 10_000:
+            self._absent.clear()
+        self._absent.update(dict.fromkeys(unknown, now + ABSENT_SECONDS))
+
+    async def _requests(self, told: list[Told]) -> dict[str, Request]:
+        """The rows of `inbox` that this batch names."""
+        wanted = {
+            event.inbox for _, _, event in told if isinstance(event, Requested) and _is_uuid(event.inbox.encode())
+        }
+        found: dict[str, Request] = {}
+        for pause in NOT_YET:
+            if not wanted:
+                break
+            if pause:
+                await asyncio.sleep(pause)
+            for inbox_id, _, kind, body, actor, applied in self._database.fetch(
+                _SQL.text("load_inbox"), ([UUID(i) for i in wanted],)
+            ):
+                found[str(inbox_id)] = Request(_event_of(kind, body, actor), applied)
+            wanted -= found.keys()
+        return found
+
+    # -- one event
+    # -------------------------------------------------------------------------------------------------------
+    def _fold(
+        self, run: StoredRun, told: Told, requests: dict[str, Request], at: int, rows: Rows, substitute: str | None
+    ) -> bool:
+        """Fold one event into its run; answers whether it changed something."""
+        event: MachineEvent | None
+        if isinstance(told.event, Requested):
+            request = requests.get(told.event.inbox)
+            event = None if request is None or request.applied else request.event
+            if event is not None:
+                rows.add("apply_inbox", UUID(told.event.inbox).bytes)
+        elif told.event.nonce != make_nonce(self._store.secret, run.key, told.event.task, told.event.token):
+            self._metrics.forged.inc()
+            return False
+        else:
+            event = told.event
+            if substitute is not None and isinstance(event, Succeeded | Failed):
+                event = _unstorable(event, substitute)
+        if event is None:
+            self._metrics.stale.inc()
+            return False
+        try:
+            transition = advance(run.plan, run, event, at)
+        except Exception as e:
+            return self._isolate(run, told.record, e, at, rows)
+        if transition is None:
+            self._metrics.stale.inc()
+            return False
+        rows.move(run, event, transition)
+        self._metrics.event(event, transition)
+        return True
+
+    def _isolate(self, run: StoredRun, record: Message, bug: Exception, at: int, rows: Rows) -> bool:
+        """Deciding this run's event raised, which is a bug of ours: the record is set aside, and the run waits for a
+        person."""
+        trace = "".join(traceback.format_exception(bug))[-TRACE_CHARS_MAX:]
+        log.error("a run is parked: deciding one of its events raised", run_id=run.key.decode(), error=repr(bug))
+        self._bury(rows, record, run.run_id, f"deciding this event raised {bug!r}", trace)
+        event = Isolated(Error("INTERNAL", f"deciding an event raised {bug!r}", trace=trace, retryable=False))
+        transition = advance(run.plan, run, event, at)
+        if transition is not None:
+            rows.move(run, event, transition)
+        return transition is not None
+
+    def _bury(self, rows: Rows, record: Message, run_id: bytes | None, reason: str, trace: str = "") -> None:
+        topic, partition, offset = record.topic() or "", record.partition() or 0, record.offset() or 0
+        log.warning("record set aside", topic=topic, partition=partition, offset=offset, reason=reason)
+        rows.bury_record(
+            self._store.settings.namespace,
+            run_id,
+            topic,
+            partition,
+            offset,
+            record.key(),
+            record.value(),
+            reason,
+            trace,
+        )
+        self._metrics.set_aside.inc()
+
+    # -- trouble
+    # ---------------------------------------------------------------------------------------------------------
+    async def _apply_singly(self, batch: Batch) -> None:
+        """Postgres refused a value in this batch: find the record it came from, so that the others go on."""
+        while True:
+            self._ownership.refresh(batch.topic)
+            records, moves = self._ownership.take(batch)
+            if not moves:
+                return
+            first = records[0]
+            of_first = next(move for move in moves if move.partition == first.partition())
+            move = of_first._replace(new=(first.offset() or 0) + 1)
+            try:
+                await self._commit([first], [move])
+            except Refused as e:
+                self._forget()
+                await self._store_refused(first, move, str(e).strip())
+
+    async def _store_refused(self, record: Message, move: Move, why: str) -> None:
+        """One record cannot be stored as it is: a result becomes FAILED(BAD_RESULT), which always can; anything else is
+        set aside."""
+        try:
+            await self._commit([record], [move], substitute=why)
+        except Refused:
+            self._forget()
+            rows = Rows(self._store)
+            self._ownership.fence(rows, [move])
+            self._bury(rows, record, None, f"Postgres refused it: {why}"[:2000])
+            self._pipe = self._pipe or Pipe(self._store.settings.postgres, self._store.statements())
+            self._pipe.run(rows.calls())
+            self._ownership.moved([move])
+
+    def close(self) -> None:
+        """Give its connection back; a later batch makes another."""
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing in memory is to be trusted: start from Postgres."""
+        self._cache.clear()
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+
+
+def _unstorable(event: Succeeded | Failed, why: str) -> Failed:
+    error = Error("BAD_RESULT", f"the result cannot be stored: {why}".replace("\0", "\\0")[:2000], retryable=False)
+    return Failed(event.task, event.token, event.nonce, error, started=event.started, finished=event.finished)
+
+
+def _is_uuid(key: bytes) -> bool:
+    try:
+        return str(UUID(key.decode())) == key.decode()
+    except (ValueError, HeadraceError):
+        return False
+
+
+class _Body(msgspec.Struct):
+    """What the bodies of `inbox` may hold, over all kinds."""
+
+    task: int = -1
+    token: int = -1
+    outcome: str = ""
+    comment: str = ""
+    reason: str = ""
+    input: msgspec.Raw | None = None
+
+
+def _event_of(kind: str, body: str, actor: str) -> MachineEvent | None:
+    given = msgspec.json.decode(body, type=_Body)
+    match kind:
+        case "cancelled":
+            return Cancelled(given.reason, actor)
+        case "decided":
+            return Decided(given.task, given.token, given.outcome, actor, given.comment)
+        case "replayed":
+            return Replayed(given.task, given.token, actor, None if given.input is None else bytes(given.input))
+        case "released":
+            return Released(actor)
+        case _:
+            return None

@@ -1,0 +1,102 @@
+"""Runs in memory, by the id in their Kafka key: loaded by set, kept while they are open, never trusted without their
+row_version."""
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from headrace.machine import TaskState, TaskStatus
+from headrace.messages import Error
+from state.plans import Plans
+from state.sql import load
+from state.store import StoredRun
+from streams.database import Database
+
+_SQL = load("run")
+_decode_error: Final = msgspec.json.Decoder(Error).decode
+RUNS_MAX: Final = 20_000
+"""Some 2 KiB each without payloads. A run that was put out is loaded again: one SELECT for a whole batch."""
+TASKS_MAX: Final = 500_000
+"""Over all runs in memory, so that a few wide runs cannot fill it either."""
+
+
+class RunCache:
+    def __init__(self, database: Database, plans: Plans) -> None:
+        self._database, self._plans = database, plans
+        self._runs: OrderedDict[bytes, StoredRun] = OrderedDict()
+        self._tasks = 0
+
+    def get(self, key: bytes) -> StoredRun | None:
+        return self._runs.get(key)
+
+    def unknown(self, keys: Iterable[bytes]) -> set[bytes]:
+        return {key for key in keys if key not in self._runs}
+
+    def clear(self) -> None:
+        """Forget everything: what was decided here may not be what Postgres has."""
+        self._runs.clear()
+        self._tasks = 0
+
+    def drop(self, key: bytes) -> None:
+        run = self._runs.pop(key, None)
+        if run is not None:
+            self._tasks -= len(run.plan.tasks)
+
+    def trim(self) -> None:
+        """Put out what was not used for longest; between batches only."""
+        while self._runs and (len(self._runs) > RUNS_MAX or self._tasks > TASKS_MAX):
+            self.drop(next(iter(self._runs)))
+
+    def load(self, keys: Collection[bytes]) -> None:
+        """Read runs into memory; one that Postgres does not show stays unknown. Raises UnavailableError."""
+        ids = [UUID(key.decode()) for key in keys]
+        rows = self._database.fetch(_SQL.text("load_runs"), (ids,))
+        if not rows:
+            return
+        if missing := self._plans.missing(row[1] for row in rows):
+            with self._database.connection() as connection:
+                self._plans.load_sync(connection, missing)
+        tasks: dict[UUID, dict[int, TaskState]] = {}
+        for run_id, index, *state in self._database.fetch(_SQL.text("load_tasks"), (ids,)):
+            tasks.setdefault(run_id, {})[index] = _task(*state)
+        for row in rows:
+            self._add(row, tasks.get(row[0], {}))
+
+    def _add(self, row: tuple[Any, ...], tasks: dict[int, TaskState]) -> None:
+        run_id, version_id, row_version, attention, namespace, input, traceparent = row
+        plan = self._plans.get(version_id)
+        if plan is None:
+            return  # the version is not visible yet: like a run that is not
+        key = str(run_id).encode()
+        self.drop(key)
+        self._runs[key] = StoredRun(
+            key,
+            plan,
+            input.encode(),
+            row_version=row_version,
+            attention=attention,
+            tasks=tasks,
+            namespace=namespace,
+            traceparent=traceparent,
+        )
+        self._tasks += len(plan.tasks)
+
+
+def _task(
+    status: str, attempt: int, token: int, retries_from: int, due_at: datetime | None, input: str | None, output: str |
+    None, error: str | None
+) -> TaskState:  # fmt: skip
+    return TaskState(
+        TaskStatus(status),
+        attempt,
+        token,
+        None if due_at is None else round(due_at.timestamp() * 1_000_000),
+        retries_from,
+        None if input is None else input.encode(),
+        None if output is None else output.encode(),
+        None if error is None else _decode_error(error),
+    )

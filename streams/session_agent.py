@@ -1,0 +1,136 @@
+"""The session agent: heartbeats in, leases out.
+
+One message per worker and interval says all that worker holds. A batch renews its sessions in one statement, replaces
+what they list, and answers each on the control topic: "renewed until" counts, for the worker, from when it *sent* the
+heartbeat. A session that a sweep gave up is not renewed again: its worker hears no answer, fences itself, and opens
+another session.
+
+A tick shows how far this agent has come: every heartbeat published before it was read. So a session is judged by what
+was in the log, never by this agent's own delay.
+"""
+
+import asyncio
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+import psycopg
+import structlog
+from confluent_kafka import Message
+
+from headrace.errors import MessageError, UnavailableError
+from headrace.messages import Heartbeat, Renewed, Tick, decode_worker_message
+from state.pipe import Overtaken
+from state.sql import load
+from state.store import Rows, Store, execute_sync
+from streams.batch import Batch
+from streams.database import Database
+from streams.metrics import Metrics
+from streams.ownership import Ownership
+
+log = structlog.get_logger(__name__)
+_SQL = load("session")
+SESSIONS: Final = "sessions"
+"""The watermark of this agent."""
+RETRY_SECONDS: Final = 0.1
+
+
+class SessionAgent:
+    """The body of the workers topic."""
+
+    def __init__(self, store: Store, ownership: Ownership, database: Database, metrics: Metrics) -> None:
+        self._store, self._ownership, self._database, self._metrics = store, ownership, database, metrics
+
+    async def __call__(self, batch: Batch) -> None:
+        """Apply a batch, however often it takes. Returns when it is committed or no longer ours."""
+        while True:
+            try:
+                return self._apply(batch)
+            except (Overtaken, UnavailableError) as e:
+                log.debug("heartbeats wait", why=str(e))
+            await asyncio.sleep(RETRY_SECONDS)
+            try:
+                self._ownership.refresh(batch.topic)
+            except UnavailableError:
+                continue
+
+    def _apply(self, batch: Batch) -> None:
+        records, moves = self._ownership.take(batch)
+        if not moves:
+            return
+        rows = Rows(self._store)
+        self._ownership.fence(rows, moves)
+        beats, tick = self._read(records, rows)
+        with self._database.transaction() as connection:
+            renewed = self._renew(connection, list(beats.values())) if beats else set()
+            for beat in beats.values():
+                if beat.session in renewed:
+                    answer = Renewed(beat.session, beat.seq, self._store.settings.lease_seconds)
+                    rows.control(beat.session.encode(), answer)
+            if tick:
+                _run(connection, "raise_watermark", (SESSIONS, tick))
+            execute_sync(connection, rows.calls())
+        self._ownership.moved(moves)
+
+    def _read(self, records: list[Message], rows: Rows) -> tuple[dict[str, Heartbeat], int]:
+        """The newest heartbeat of each session, and the newest tick (0: none)."""
+        beats: dict[str, Heartbeat] = {}
+        tick = 0
+        for record in records:
+            try:
+                message = decode_worker_message(record.value())
+                if isinstance(message, Tick):
+                    tick = max(tick, message.at)
+                elif (known := beats.get(message.session)) is None or known.seq < message.seq:
+                    beats[str(UUID(message.session))] = _checked(message)
+            except (MessageError, ValueError) as e:
+                place = (record.topic() or "", record.partition() or 0, record.offset() or 0)
+                rows.bury_record(self._store.settings.namespace, None, *place, record.key(), record.value(), str(e))
+                self._metrics.set_aside.inc()
+        return beats, tick
+
+    def _renew(self, connection: psycopg.Connection[Any], beats: list[Heartbeat]) -> set[str]:
+        """Renew the sessions that may be, with what they list; answers which those are."""
+        rows = _run(
+            connection,
+            "renew_sessions",
+            (
+                [UUID(b.session) for b in beats],
+                [b.worker for b in beats],
+                [msgspec.json.encode(b.queues).decode() for b in beats],
+                [b.slots for b in beats],
+                [len(b.held) for b in beats],
+                [b.library for b in beats],
+                [b.seq for b in beats],
+                [b.draining for b in beats],
+                [b.ended for b in beats],
+                self._store.settings.lease_seconds,
+            ),
+        ).fetchall()
+        renewed = {str(session) for (session,) in rows}
+        listed = [
+            (UUID(run), task, token, UUID(b.session))
+            for b in beats
+            if b.session in renewed
+            for run, task, token in b.held
+        ]
+        columns = [list(column) for column in zip(*listed, strict=True)] or [[], [], [], []]
+        _run(connection, "drop_held", ([UUID(session) for session in renewed], *columns))
+        if listed:
+            _run(connection, "list_held", tuple(columns))
+        return renewed
+
+
+def _run(connection: psycopg.Connection[Any], name: str, parameters: tuple[Any, ...]) -> "psycopg.RawCursor[Any]":
+    return psycopg.RawCursor(connection).execute(_SQL.text(name), parameters)
+
+
+def _checked(beat: Heartbeat) -> Heartbeat:
+    """Refuse what Postgres would: one bad heartbeat must not stop the others. Raises ValueError."""
+    for run, task, token in beat.held:
+        if not (0 <= task < 2**31 and 0 <= token < 2**31):
+            raise ValueError(f"holds task {task} under token {token} of {run}")
+        UUID(run)
+    if "\0" in beat.worker + beat.library + "".join(beat.queues):
+        raise ValueError("a name in the heartbeat holds U+0000")
+    return beat

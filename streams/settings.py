@@ -1,0 +1,11 @@
+"""What `python -m streams` reads from the environment beyond the shared settings."""
+
+from state.settings import EngineSettings
+
+
+class StreamsSettings(EngineSettings):
+    watchdog_seconds: float = 20.0
+    """A log that grows while nothing arrives for this long has its consumer rebuilt."""
+    fetch_min_bytes: int = 1
+    fetch_wait_ms: int = 500
+    """A real broker wakes a waiting fetch; the embedded one does not, and needs some 10 ms here."""

@@ -1,0 +1,282 @@
+"""The sweeps: find in Postgres what is due, lost or forgotten, and say so on the run's partition.
+
+A sweep never changes a run. It says an event, through the outbox, in the transaction that notes that it did; the run
+agent decides. Any number of processes may sweep: rows are claimed with SKIP LOCKED, and what is said twice is stale the
+second time. An event said here stands in the log behind every result that was there before, so a sweep never overtakes
+an answer that only waits to be read.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+import psycopg
+import structlog
+from uuid_utils import uuid7
+
+from headrace.errors import UnavailableError
+from headrace.messages import Due, Event, Lost, Requested, Tick, encode, make_nonce
+from state.outbox import Record, emit
+from state.plans import Plans
+from state.sql import load
+from state.store import Store
+from streams.metrics import Metrics
+from streams.received import Received
+from streams.topics import Log, Topics
+
+log = structlog.get_logger(__name__)
+_SQL = load("sweep")
+
+FOUND_MAX: Final = 5_000
+"""Per pass: one transaction's worth. More is there again at the next pass, at once."""
+SAY_AGAIN_SECONDS: Final = 5.0
+"""After this, something said and not applied is said again: its record may be gone."""
+TIMER_SECONDS: Final = 0.25
+"""Longest sleep of the timer sweep; a timer set in this process or due within two seconds wakes it on time."""
+OPTIONS: Final = "-c statement_timeout=30s -c lock_timeout=3s -c idle_in_transaction_session_timeout=10s -c jit=off"
+
+Connection = psycopg.AsyncConnection[Any]
+Sweep = Callable[[Connection], Awaitable[int]]
+
+
+class Sweeps:
+    def __init__(self, store: Store, plans: Plans, topics: Topics, metrics: Metrics) -> None:
+        self._store, self._plans, self._topics, self._metrics = store, plans, topics, metrics
+        self._lease = store.settings.lease_seconds
+        self._received = Received(timedelta(seconds=self._lease))
+        self._said: dict[tuple[str, int, int], float] = {}
+        self._timer = asyncio.Event()
+        self._noted: dict[str, float] = {}
+
+    def background(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        """The loops, to run beside the agents."""
+        beat = max(0.1, self._lease / 10)
+        return [
+            lambda: self._run("timers", self._timers, self._until_timer),
+            lambda: self._run("ticks", self._ticks, _pause(beat)),
+            lambda: self._run("sessions", self._sessions, _pause(beat)),
+            lambda: self._run("lost", self._lost, _pause(max(0.5, self._lease / 6))),
+            lambda: self._run("requests", self._requests, _pause(1.0)),
+            lambda: self._run("approvals", self._approvals, _pause(0.5)),
+            lambda: self._run("topics", self._make_topics, _pause(2.0)),
+            lambda: self._run("retention", self._retention, _pause(300.0)),
+        ]
+
+    def expect_timer(self, due_at: int) -> None:
+        """A timer was set in this process: look before the next tick."""
+        self._timer.set()
+
+    # -- one loop
+    # --------------------------------------------------------------------------------------------------------
+    async def _run(self, name: str, sweep: Sweep, wait: Callable[[Connection], Awaitable[None]]) -> None:
+        """Repeat a sweep for ever, through lost connections; says once when it cannot work and once when it can
+        again."""
+        away = False
+        while True:
+            try:
+                async with await psycopg.AsyncConnection.connect(
+                    self._store.settings.postgres, autocommit=True, options=OPTIONS, connect_timeout=5
+                ) as connection:
+                    while True:
+                        await self._pass(connection, name, sweep)
+                        if away:
+                            log.info("sweep goes on", sweep=name)
+                            away = False
+                        await wait(connection)
+            except (psycopg.OperationalError, psycopg.InterfaceError, UnavailableError) as e:
+                if not away:
+                    log.warning("sweep waits", sweep=name, why=str(e).strip())
+                away = True
+                await asyncio.sleep(0.5)
+
+    async def _pass(self, connection: Connection, name: str, sweep: Sweep) -> None:
+        started = time.monotonic()
+        found = await sweep(connection)
+        while found >= FOUND_MAX:
+            found = await sweep(connection)
+        if found:
+            self._metrics.sweep_found.labels(name).inc(found)
+        if started - self._noted.get(name, 0.0) > 1.0:
+            self._noted[name] = started
+            await _run(connection, "note_pass", (name, found))
+
+    async def _say(self, connection: Connection, events: Iterable[tuple[str, Event]]) -> int:
+        """Leave events in the outbox, in the caller's transaction."""
+        topic = self._store.settings.events_topic
+        records = [Record(topic, run_id.encode(), encode(event)) for run_id, event in events]
+        await emit(connection, records, self._store.mode)
+        return len(records)
+
+    def _nonce(self, run_id: str, task: int, token: int) -> str:
+        return make_nonce(self._store.secret, run_id.encode(), task, token)
+
+    # -- the sweeps
+    # ------------------------------------------------------------------------------------------------------
+    async def _timers(self, connection: Connection) -> int:
+        async with connection.transaction():
+            rows = await (await _run(connection, "claim_due_timers", (FOUND_MAX, SAY_AGAIN_SECONDS))).fetchall()
+            return await self._say(
+                connection,
+                [
+                    (str(run_id), Due(task, token, self._nonce(str(run_id), task, token), kind))
+                    for run_id, task, token, kind in rows
+                ],
+            )
+
+    async def _until_timer(self, connection: Connection) -> None:
+        row = await (await _run(connection, "next_timer", ())).fetchone()
+        pause = TIMER_SECONDS if row is None else min(TIMER_SECONDS, max(0.001, row[0]))
+        self._timer.clear()
+        try:
+            await asyncio.wait_for(self._timer.wait(), pause)
+            await asyncio.sleep(0.001)
+        except TimeoutError:
+            pass
+
+    async def _ticks(self, connection: Connection) -> int:
+        """Its arrival at the session agent proves how far relay and session agent are."""
+        async with connection.transaction():
+            if not await _is_first(connection, "ticks"):
+                return 0
+            row = await (await connection.execute("SELECT (extract(epoch FROM now()) * 1000000)::bigint")).fetchone()
+            at = row[0] if row else 0
+            record = Record(self._store.settings.workers_topic, b"tick", encode(Tick(at)))
+            await emit(connection, [record], self._store.mode)
+        return 0
+
+    async def _sessions(self, connection: Connection) -> int:
+        """Sessions whose lease ran out, and what ended sessions still held."""
+        async with connection.transaction():
+            for session_id, worker in await (await _run(connection, "expire_sessions", ())).fetchall():
+                log.warning("a worker session ran out of its lease", session_id=str(session_id), worker=worker)
+            rows = await (await _run(connection, "release_ended", ())).fetchall()
+            return await self._say_lost(connection, rows, "its worker session has ended")
+
+    async def _lost(self, connection: Connection) -> int:
+        found = 0
+        async with connection.transaction():
+            if not await _is_first(connection, "lost"):
+                return 0
+            rows = await (await _run(connection, "find_lost_running", (self._lease, FOUND_MAX))).fetchall()
+            found += await self._say_lost(connection, rows, "no live session lists it")
+        return found + await self._lost_commands(connection)
+
+    async def _lost_commands(self, connection: Connection) -> int:
+        """Commands that reached a worker which never answered, or that lay in a log which is gone."""
+        mark, gap_at = (await (await _run(connection, "read_marks", ())).fetchall())[0]
+        if mark is None:
+            return 0
+        queues = await self._queues(connection)
+        by_topic = {self._store.commands_topic(queue): queue for queue in queues}
+        logs, committed = await asyncio.to_thread(self._read_logs, list(by_topic))
+        if not logs:
+            return 0
+        cutoffs: dict[str, datetime] = {}
+        settled = timedelta(
+            seconds=self._lease / 2
+        )  # long enough for live holders to have listed what they had received
+        async with connection.transaction():
+            noted = await _run(connection, "note_logs", (list(logs), [log_.topic_id for log_ in logs.values()]))
+            for topic, since in await noted.fetchall():
+                self._received.observe(topic, logs[topic], committed.get(topic, {}), mark)
+                marks = [self._received.before(topic)]
+                marks += [at for at in (since, gap_at) if at is not None and at + settled <= mark]
+                if given := [at for at in marks if at is not None]:
+                    cutoffs[by_topic[topic]] = max(given)
+            if not cutoffs:
+                return 0
+            found = await (await _run(connection, "find_lost_queued", (max(cutoffs.values()), FOUND_MAX))).fetchall()
+            return await self._say_lost(
+                connection, await self._of_queues(connection, found, cutoffs), "its command is gone"
+            )
+
+    async def _of_queues(
+        self, connection: Connection, rows: list[Any], cutoffs: dict[str, datetime]
+    ) -> list[tuple[Any, int, int]]:
+        await self._plans.load(connection, {row[4] for row in rows})
+        lost = []
+        for run_id, task, token, changed_at, version_id in rows:
+            plan = self._plans.get(version_id)
+            cutoff = cutoffs.get(plan.tasks[task].queue) if plan else None
+            if cutoff is not None and changed_at < cutoff:
+                lost.append((run_id, task, token))
+        return lost
+
+    def _read_logs(self, topics: list[str]) -> tuple[dict[str, Log], dict[str, dict[int, int]]]:
+        logs = self._topics.read(topics)
+        return logs, self._topics.committed(logs)
+
+    async def _say_lost(self, connection: Connection, rows: Iterable[tuple[Any, int, int]], reason: str) -> int:
+        """Say each hand-out once per lease: until the run agent has read it, it is found again at every pass."""
+        now = time.monotonic()
+        self._said = {known: at for known, at in self._said.items() if at > now - self._lease}
+        events: list[tuple[str, Event]] = []
+        for run_id, task, token in rows:
+            known = (str(run_id), task, token)
+            if known not in self._said:
+                self._said[known] = now
+                events.append((known[0], Lost(task, token, self._nonce(known[0], task, token), reason)))
+        if events:
+            log.info("tasks lost", count=len(events), reason=reason)
+        return await self._say(connection, events)
+
+    async def _requests(self, connection: Connection) -> int:
+        async with connection.transaction():
+            rows = await (await _run(connection, "claim_unapplied", (SAY_AGAIN_SECONDS, FOUND_MAX))).fetchall()
+            return await self._say(connection, [(str(run_id), Requested(str(inbox_id))) for inbox_id, run_id in rows])
+
+    async def _approvals(self, connection: Connection) -> int:
+        """Questions whose time is over become requests like a person's."""
+        async with connection.transaction():
+            rows = await (await _run(connection, "expire_approvals", (FOUND_MAX,))).fetchall()
+            if not rows:
+                return 0
+            ids = [UUID(bytes=uuid7().bytes) for _ in rows]
+            bodies = [
+                msgspec.json.encode(
+                    {"task": task, "token": token, "outcome": status, "comment": "nobody answered in time"}
+                ).decode()
+                for _, task, token, status in rows
+            ]
+            await _run(connection, "insert_requests", (ids, [row[0] for row in rows], "decided", "expiry", bodies))
+            return await self._say(
+                connection, [(str(row[0]), Requested(str(id_))) for id_, row in zip(ids, rows, strict=True)]
+            )
+
+    async def _make_topics(self, connection: Connection) -> int:
+        queues = await self._queues(connection)
+        await asyncio.to_thread(self._topics.ensure, self._topics.names(queues))
+        return 0
+
+    async def _queues(self, connection: Connection) -> set[str]:
+        rows = await (await _run(connection, "list_queues", ())).fetchall()
+        return {"default", *(queue for (queue,) in rows)}
+
+    async def _retention(self, connection: Connection) -> int:
+        for statement in ("purge_answers", "purge_sessions", "purge_inbox"):
+            await _run(connection, statement, ())
+        return 0
+
+
+def _pause(seconds: float) -> Callable[[Connection], Awaitable[None]]:
+    async def wait(connection: Connection) -> None:
+        await asyncio.sleep(seconds)
+
+    return wait
+
+
+async def _run(connection: Connection, name: str, parameters: tuple[Any, ...]) -> "psycopg.AsyncRawCursor[Any]":
+    return await psycopg.AsyncRawCursor(connection).execute(_SQL.text(name), parameters)
+
+
+async def _is_first(connection: Connection, name: str) -> bool:
+    """Whether this transaction is the only one that makes this pass now."""
+    cursor = await connection.execute(
+        "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))", (f"headrace.sweep.{name}",)
+    )
+    row = await cursor.fetchone()
+    return bool(row and row[0])

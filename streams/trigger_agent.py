@@ -1,0 +1,291 @@
+"""The trigger agent: records of users' topics start runs.
+
+One transaction per batch: the runs, their first commands, the fate of every record, and the offsets. A record's
+identity is the source and id of its CloudEvent, else topic/partition/offset, so a record that comes twice gives the run
+that exists. One that cannot be read is set aside with its bytes, and the partition goes on.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple, cast
+from uuid import UUID
+
+import msgspec
+import psycopg
+import structlog
+from confluent_kafka import Message
+
+from headrace import payload
+from headrace.errors import HeadraceError, MessageError, UnavailableError
+from headrace.expressions import Condition, Template, compile_condition, compile_template
+from headrace.messages import TRACEPARENT
+from state.pipe import Overtaken
+from state.plans import Plans
+from state.sql import load
+from state.starts import Start, start_runs
+from state.store import Rows, Store, execute_sync
+from streams.batch import Batch
+from streams.clock import DatabaseClock
+from streams.cloud_event import Happening, read_record
+from streams.database import Database
+from streams.metrics import Metrics
+from streams.ownership import Move, Ownership
+
+log = structlog.get_logger(__name__)
+_SQL = load("subscription")
+LOOK_SECONDS: Final = 1.0
+RETRY_SECONDS: Final = 0.1
+
+
+class Subscription(NamedTuple):
+    subscription_id: UUID
+    namespace: str
+    name: str
+    topic: str
+    workflow: str
+    filter: Condition | None
+    input: Template | None
+
+    def start_input(self, happening: Happening, record: Message) -> bytes | None:
+        """The input of the run that this record starts; None: filtered. Raises PayloadError."""
+        seen = msgspec.json.encode(
+            {
+                **happening.attributes,
+                "data": happening.data,
+                "key": _printable(record.key()),
+                "topic": record.topic(),
+                "partition": record.partition(),
+                "offset": record.offset(),
+            }
+        )
+        if self.filter is not None and not self.filter.evaluate(seen, _no_output):
+            return None
+        given = bytes(happening.data) if self.input is None else self.input.render(seen, _no_output)
+        payload.check(given)
+        return given
+
+
+class Fate(NamedTuple):
+    subscription: Subscription
+    record: Message
+    start: Start | None
+    reason: str | None = None
+    """Why there is no run, when it was not the filter."""
+
+
+class TriggerAgent:
+    """The body of users' topics."""
+
+    def __init__(
+        self,
+        store: Store,
+        ownership: Ownership,
+        database: Database,
+        plans: Plans,
+        clock: DatabaseClock,
+        metrics: Metrics,
+    ) -> None:
+        self._store, self._ownership, self._database = store, ownership, database
+        self._plans, self._clock, self._metrics = plans, clock, metrics
+        self.subscriptions: dict[str, list[Subscription]] = {}
+        """By topic."""
+
+    def look(self) -> set[str]:
+        """Read the subscriptions; answers the topics they need. Raises UnavailableError."""
+        found: dict[str, list[Subscription]] = {}
+        for id_, namespace, name, topic, workflow, condition, mapping in self._database.fetch(
+            _SQL.text("list_enabled")
+        ):
+            found.setdefault(topic, []).append(
+                Subscription(
+                    id_,
+                    namespace,
+                    name,
+                    topic,
+                    workflow,
+                    None if condition is None else compile_condition(condition),
+                    None if mapping is None else compile_template(msgspec.json.decode(mapping)),
+                )
+            )
+        self.subscriptions = found
+        return set(found)
+
+    async def __call__(self, batch: Batch) -> None:
+        """Apply a batch, however often it takes. Returns when it is committed or no longer ours."""
+        while True:
+            try:
+                return self._apply(batch)
+            except (Overtaken, UnavailableError) as e:
+                log.debug("records wait", topic=batch.topic, why=str(e))
+            await asyncio.sleep(RETRY_SECONDS)
+            try:
+                self._ownership.refresh(batch.topic)
+            except UnavailableError:
+                continue
+
+    def _apply(self, batch: Batch) -> None:
+        records, moves = self._ownership.take(batch)
+        if not moves:
+            return
+        try:
+            self._commit(records, moves)
+        except psycopg.DataError as e:
+            if len(records) == 1:
+                self._set_aside(records[0], moves, f"Postgres refused it: {e}")
+                return
+            for record in records:  # one bad value must not hold the others up
+                of_it = next(move for move in moves if move.partition == record.partition())
+                self._ownership.refresh(batch.topic)
+                _, rest = self._ownership.take(batch)
+                of_it = next(move for move in rest if move.partition == record.partition())
+                move = of_it._replace(new=(record.offset() or 0) + 1)
+                try:
+                    self._commit([record], [move])
+                except psycopg.DataError as refused:
+                    self._set_aside(record, [move], f"Postgres refused it: {refused}")
+
+    def _commit(self, records: list[Message], moves: list[Move]) -> None:
+        rows = Rows(self._store)
+        self._ownership.fence(rows, moves)
+        fates = [fate for record in records for fate in self._decide(record, rows)]
+        at = self._clock.now()
+        with self._database.transaction() as connection:
+            execute_sync(connection, rows.calls())
+            told = []
+            by_namespace: dict[str, list[Fate]] = {}
+            for fate in fates:
+                by_namespace.setdefault(fate.subscription.namespace, []).append(fate)
+            for namespace, group in by_namespace.items():
+                starting = [fate for fate in group if fate.start is not None]
+                answers = iter(
+                    start_runs(connection, self._store, [f.start for f in starting if f.start], namespace, at)
+                )
+                for fate in group:
+                    run_id, is_new = next(answers) if fate.start is not None else (None, False)
+                    told.append(_row(fate, run_id, is_new))
+            if told:
+                columns = [list(column) for column in zip(*told, strict=True)]
+                psycopg.RawCursor(connection).execute(_SQL.text("insert_fates"), columns)
+        self._ownership.moved(moves)
+
+    def _decide(self, record: Message, rows: Rows) -> list[Fate]:
+        """What each subscription of the topic makes of one record."""
+        subscriptions = self.subscriptions.get(record.topic() or "", [])
+        if not subscriptions:
+            return []
+        try:
+            headers = _headers(record)
+            happening = read_record(record.value(), headers)
+        except MessageError as e:
+            self._bury(rows, record, e.message)
+            return [Fate(subscription, record, None, e.message) for subscription in subscriptions]
+        return [self._of_subscription(subscription, record, happening, headers, rows) for subscription in subscriptions]
+
+    def _of_subscription(
+        self, subscription: Subscription, record: Message, happening: Happening, headers: dict[str, bytes], rows: Rows
+    ) -> Fate:
+        try:
+            given = subscription.start_input(happening, record)
+            if given is None:
+                return Fate(subscription, record, None)
+            with self._database.connection() as connection:
+                plan = self._plans.latest_sync(connection, subscription.namespace, subscription.workflow)
+        except UnavailableError:
+            raise
+        except HeadraceError as e:
+            self._bury(rows, record, f"subscription {subscription.name}: {e.message}")
+            return Fate(subscription, record, None, e.message)
+        except Exception as e:
+            self._bury(rows, record, f"subscription {subscription.name}: {e!r}", traceback.format_exc()[-8000:])
+            return Fate(subscription, record, None, repr(e))
+        identity = happening.identity or f"{record.topic()}/{record.partition()}/{record.offset()}"
+        trace = headers.get(TRACEPARENT)
+        start = Start(
+            plan,
+            given,
+            key=f"subscription:{subscription.name}:{identity}",
+            traceparent=None if trace is None else trace.decode("ascii", "ignore"),
+            source=f"kafka:{record.topic()}",
+            actor=f"subscription {subscription.name}",
+            detail={
+                "topic": record.topic(),
+                "partition": record.partition(),
+                "offset": record.offset(),
+                "identity": identity,
+            },
+        )
+        return Fate(subscription, record, start)
+
+    def _bury(self, rows: Rows, record: Message, reason: str, trace: str = "") -> None:
+        topic, partition, offset = record.topic() or "", record.partition() or 0, record.offset() or 0
+        log.warning("record set aside", topic=topic, partition=partition, offset=offset, reason=reason)
+        rows.bury_record(
+            self._store.settings.namespace,
+            None,
+            topic,
+            partition,
+            offset,
+            record.key(),
+            record.value(),
+            reason.replace("\0", "\\0"),
+            trace,
+        )
+        self._metrics.set_aside.inc()
+
+    def _set_aside(self, record: Message, moves: list[Move], reason: str) -> None:
+        rows = Rows(self._store)
+        self._ownership.fence(rows, moves)
+        self._bury(rows, record, reason)
+        with self._database.transaction() as connection:
+            execute_sync(connection, rows.calls())
+        self._ownership.moved(moves)
+
+
+def _row(fate: Fate, run_id: str | None, is_new: bool) -> tuple[Any, ...]:
+    if fate.start is not None:
+        word = "started" if is_new else "duplicate"
+    else:
+        word = "filtered" if fate.reason is None else "failed"
+    record = fate.record
+    reason = None if fate.reason is None else fate.reason.replace("\0", "\\0")
+    place = (record.topic(), record.partition(), record.offset())
+    return (fate.subscription.subscription_id, *place, word, None if run_id is None else UUID(run_id), reason)
+
+
+def _headers(record: Message) -> dict[str, bytes]:
+    pairs = cast("list[tuple[str, bytes | None]]", record.headers() or [])
+    return {name: value for name, value in pairs if value is not None}
+
+
+def _no_output(name: str) -> bytes | None:
+    return None
+
+
+def _printable(key: bytes | None) -> str | None:
+    return None if key is None else key.decode("utf-8", "replace").replace("\0", "\\0")
+
+
+Serve = Callable[[set[str], asyncio.Event], Coroutine[Any, Any, None]]
+
+
+async def follow(agent: TriggerAgent, serve: Serve) -> None:
+    """Serve the topics that subscriptions name, for ever: when the set of topics changes, the transport is stopped and
+    made anew."""
+    stop, serving, topics = asyncio.Event(), None, set[str]()
+    while True:
+        try:
+            wanted = agent.look()
+        except UnavailableError:
+            wanted = topics
+        if wanted != topics:
+            if serving is not None:
+                stop.set()
+                await serving
+                serving = None
+            topics, stop = wanted, asyncio.Event()
+            if topics:
+                serving = asyncio.create_task(serve(topics, stop))
+        if serving is not None and serving.done():
+            await serving
+        await asyncio.sleep(LOOK_SECONDS)
