@@ -49,10 +49,11 @@ DEPTH_MAX: Final = 64
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 _FIELD: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _NAME: Final = r"[A-Za-z][A-Za-z0-9_-]*"
-_PLAIN_PATH: Final = re.compile(
-    rf"""(?: input | tasks (?: \.({_FIELD}) | \["({_NAME})"\] | \['({_NAME})'\] ) \.output ) ((?:\.{_FIELD})*)""",
-    re.VERBOSE,
-)
+_PATH: Final = rf"""
+    (?: input | tasks (?: \.({_FIELD}) | \["({_NAME})"\] | \['({_NAME})'\] ) \.output ) ((?:\.{_FIELD})*)
+"""
+_PLAIN_PATH: Final = re.compile(_PATH, re.VERBOSE)
+_SOLE_PATH: Final = re.compile(rf"\$\{{\{{ \ * ({_PATH}) \ * \}}\}}", re.VERBOSE)
 _SYMBOL: Final = re.compile(
     r"""
       (?P<space> [ \t\r\n\f]+ )
@@ -104,7 +105,7 @@ class ExpressionError(ValueError):
 class Template:
     """A compiled `with`. Immutable, and safe to share between threads."""
 
-    __slots__ = ("_frame", "_parts", "_splices", "_whole", "references")
+    __slots__ = ("_frame", "_parts", "_sole", "_splices", "_whole", "references")
 
     def __init__(self, frame: tuple[bytes, ...], parts: dict[int, "_Part"]) -> None:
         """frame: the JSON text in pieces; parts: by their places in the frame, which are empty there."""
@@ -118,6 +119,7 @@ class Template:
             for place, part in splices.items()
         ]
         self._parts = [(place, part) for place, part in parts.items() if place not in splices]
+        self._sole = parts[0] if len(frame) == 1 and self._parts else None
         self._whole = splices[0].expression.root if len(frame) == 1 and splices else None
 
     def render(self, input: bytes, outputs: Outputs) -> bytes:
@@ -127,6 +129,8 @@ class Template:
         """
         if self._whole is not None:
             rendered = (outputs(self._whole) if self._whole else input) or b"null"
+        elif self._sole is not None:
+            rendered = bytes(self._sole.render(_reader(input, outputs)))
         else:
             rendered = self._fill(input, outputs)
         if len(rendered) > PAYLOAD_BYTES_MAX:
@@ -359,6 +363,8 @@ def _split(text: str) -> list["str | _Expression"]:
     """Cut a string into text and expressions; neighbours are never both text. At least one piece."""
     if _ODD.search(text):
         raise ExpressionError(ODD_TEXT)
+    if sole := _SOLE_PATH.fullmatch(text):
+        return [_parse(sole[1].strip())]
     pieces: list[str | _Expression] = []
     literal, position = "", 0
     while (start := text.find("${{", position)) >= 0:

@@ -171,9 +171,11 @@ class Task(_Frozen):
     run: BodyName | None = None
     """Registered name of the body, such as `payments.charge`."""
     needs: Annotated[tuple[TaskName, ...], BeforeValidator(_one_or_more), Field(max_length=NEEDS_MAX)] = ()
-    if_: Annotated[StrictStr | None, BeforeValidator(_condition_text)] = Field(None, alias="if")
+    if_: Annotated[StrictStr | None, BeforeValidator(_condition_text)] = Field(
+        None, validation_alias="if", serialization_alias="if"
+    )
     """CEL, without `${{ }}`; false skips the task."""
-    with_: Annotated[Any, BeforeValidator(_given)] = Field(None, alias="with")
+    with_: Annotated[Any, BeforeValidator(_given)] = Field(None, validation_alias="with", serialization_alias="with")
     """Template of the input; None: the run's input."""
     queue: QueueName = "default"
     retry: Annotated[Retry, BeforeValidator(_attempts_only)] = Retry()
@@ -358,7 +360,7 @@ def _check(data: Any, known: list[Fault], line: Callable[[Path], int | None]) ->
     found: list[_Found] = []
     workflow = None
     try:
-        workflow = Workflow.model_validate(data)
+        workflow = Workflow.model_validate(data, by_alias=True, by_name=False)  # `if_` is for Python only
     except ValidationError as error:
         found.extend(_field_faults(error))
     found.extend(_GraphCheck(data).faults())
@@ -450,7 +452,7 @@ def _known_fields(path: Path) -> list[str]:
     model: type[BaseModel] = Workflow
     if len(path) >= 2:  # tasks.NAME and deeper
         model = models.get(str(path[2]), Task) if len(path) > 2 else Task
-    return [field.alias or name for name, field in model.model_fields.items()]
+    return [str(field.validation_alias or name) for name, field in model.model_fields.items()]
 
 
 def _suggest(name: str, known: Iterable[str]) -> str:
