@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import psycopg
-from headrace.graph import Workflow
 
 from headrace.errors import NotFoundError
+from headrace.graph import Workflow
 from headrace.machine import Plan, compile_plan
 from state.sql import load
 

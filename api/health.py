@@ -1,0 +1,66 @@
+"""Health, metrics and the doctor."""
+
+from typing import Final
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
+
+from api.answers import reply
+from api.openapi import answers
+from api.schemas import CheckResult, Diagnosis, Health, RelayHealth, StreamsHealth
+from api.wiring import Wired
+from headrace.errors import UnavailableError
+from state.doctor import examine
+from state.queries.health import RelayRow, StreamsRow, read_relay, read_streams
+
+STALE_SECONDS: Final = 30.0
+"""Relay and sweeps say that they live every few seconds."""
+DOCTOR_RUNS: Final = 10_000
+"""Runs whose invariants are checked by request, besides as many open ones; `python -m state.doctor` looks at all."""
+DOCTOR_SECONDS: Final = 20.0
+"""For one check."""
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/health", responses=answers({200: Health, 503: Health}))
+async def health(wired: Wired) -> Response:
+    """Whether the engine can work: `degraded` when its relay or its sweeps have not been heard of lately; 503 without
+    Postgres.
+    """
+    try:
+        async with wired.database.reading() as connection:
+            relay, streams = await read_relay(connection), await read_streams(connection)
+    except UnavailableError:
+        response = reply(Health("degraded", "away", None, None), 503)
+        response.headers["Retry-After"] = "2"
+        return response
+    content = Health(
+        "ok" if _is_fresh(relay, streams) else "degraded",
+        "ok",
+        None if relay is None else RelayHealth(relay.owner, relay.renewed_at, relay.lag_bytes),
+        StreamsHealth(streams.partitions, streams.owners, streams.swept_at),
+    )
+    return reply(content)
+
+
+def _is_fresh(relay: RelayRow | None, streams: StreamsRow) -> bool:
+    if relay is None or streams.age_seconds is None:
+        return False
+    return relay.age_seconds <= STALE_SECONDS and streams.age_seconds <= STALE_SECONDS
+
+
+@router.get("/metrics", responses={200: {"description": "Prometheus text", "content": {"text/plain": {}}}})
+async def metrics(wired: Wired) -> Response:
+    """Metrics for Prometheus; `headrace_postgres_up` says whether the database's part is in them."""
+    return Response(await wired.metrics.scrape(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/doctor", responses=answers({200: Diagnosis}))
+async def doctor(wired: Wired) -> Response:
+    """Check connections, versions, clock, slot, lag and the invariants of open and recent runs. Reads only."""
+    async with wired.database.connection() as connection:
+        checks = await examine(connection, runs=DOCTOR_RUNS, statement_seconds=DOCTOR_SECONDS)
+    results = [CheckResult(check.name, check.ok, check.detail, check.count) for check in checks]
+    return reply(Diagnosis(all(check.ok for check in checks), results))

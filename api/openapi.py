@@ -1,0 +1,89 @@
+"""The OpenAPI document: routes say what they answer by type, the types' schemas are put in once for all."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from api import schemas
+
+_REF: Final = "#/components/schemas/{name}"
+_WHY: Final = {
+    403: "Refused: from a page of another origin, or through an address that is not the loopback",
+    404: "No such thing",
+    405: "No such method",
+    408: "The body came too slowly",
+    409: "Not possible in the present state",
+    413: "The body is larger than 1 MiB",
+    415: "The body is neither JSON nor YAML",
+    422: "The request is wrong; `errors` says where",
+    429: "Too many streams",
+    500: "A fault of ours",
+    503: "The database is away; try again after `Retry-After` seconds",
+}
+_ALWAYS: Final = (403, 422, 500, 503)
+
+
+def answers(good: Mapping[int, type[msgspec.Struct]], *errors: int) -> dict[int | str, dict[str, Any]]:
+    """What a route answers: types by status, and the errors it adds to those of every route."""
+    documented: dict[int | str, dict[str, Any]] = {
+        status: {"description": (kind.__doc__ or kind.__name__).splitlines()[0], "content": _content(kind)}
+        for status, kind in good.items()
+    }
+    for status in sorted({*errors, *_ALWAYS} - good.keys()):
+        documented[status] = {
+            "description": _WHY[status],
+            "content": _content(schemas.Problem, "application/problem+json"),
+        }
+    return documented
+
+
+def stream(*errors: int) -> dict[int | str, dict[str, Any]]:
+    """What a route of server-sent events answers."""
+    events = {"description": "Events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    return {200: events, **answers({}, *errors)}
+
+
+def body(
+    kind: type[msgspec.Struct] | None, *, required: bool = True, others: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """For `openapi_extra` of a route that reads its body itself. others: schemas by media type, beside JSON of this
+    kind.
+    """
+    content = {} if kind is None else _content(kind)
+    content |= {name: {"schema": schema} for name, schema in (others or {}).items()}
+    headers = [
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": False,
+            "description": "The caller's name for this request: repeating it gives the same answer.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+        },
+        {
+            "name": "Headrace-Actor",
+            "in": "header",
+            "required": False,
+            "description": "Who acts, for the record.",
+            "schema": {"type": "string", "maxLength": 200, "default": "anonymous"},
+        },
+    ]
+    return {"requestBody": {"required": required, "content": content}, "parameters": headers}
+
+
+def _content(kind: type[msgspec.Struct], media_type: str = "application/json") -> dict[str, Any]:
+    return {media_type: {"schema": {"$ref": _REF.format(name=kind.__name__)}}}
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """Build the document of an app, with every schema that its routes name."""
+    kinds = [kind for kind in vars(schemas).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
+    _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    result = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    known = result.setdefault("components", {}).setdefault("schemas", {})
+    known.update(components)
+    for unused in ("HTTPValidationError", "ValidationError"):
+        known.pop(unused, None)
+    return result

@@ -1,0 +1,263 @@
+"""Runs: start, read, cancel."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Annotated, Final
+from uuid import UUID
+
+import msgspec
+import psycopg
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from api.answers import Answer, answer, raw, reply
+from api.bodies import check_payload, read
+from api.idempotency import perform
+from api.identity import actor, check_name, parse_id, parse_run_id_given, traceparent
+from api.openapi import answers, body
+from api.paging import ByHistory, ById, Limit, PageToken, parse, token
+from api.pinned import full_counts, last_tasks
+from api.schemas import (
+    Accepted,
+    CancelBody,
+    HistoryItem,
+    HistoryPage,
+    Run,
+    RunPage,
+    StartBody,
+)
+from api.wiring import Wired, Wiring
+from headrace.errors import ConflictError, NotFoundError
+from headrace.machine import Plan, RunStatus
+from state.decisions import cancel_run
+from state.queries.rows import Connection
+from state.queries.run import (
+    HistoryRow,
+    OutputRow,
+    RunRow,
+    count_tasks,
+    get_run,
+    list_history,
+    list_outputs,
+    list_runs,
+)
+from state.starts import start_run
+from state.workflows import list_versions
+
+OUTPUTS_MAX: Final = 20_000
+"""Outputs that a page of runs looks for; a page of wide runs ends early."""
+
+router = APIRouter(tags=["runs"])
+
+StatusFilter = Annotated[RunStatus | None, Query(description="Only runs with this status")]
+WorkflowFilter = Annotated[str | None, Query(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,99}$", description="Only its runs")]
+
+
+# == start =============================================================================================================
+@router.post(
+    "/workflows/{workflow}/runs",
+    status_code=201,
+    responses=answers({201: Run, 200: Run}, 404, 408, 409, 413, 415),
+    openapi_extra=body(StartBody, required=False),
+)
+async def start(workflow: str, request: Request, wired: Wired) -> Response:
+    """Start a run.
+
+    With `key` one key makes one run for ever, whoever sends it: 201 for the first, 200 with the same run afterwards,
+    whatever its status is by then. An `Idempotency-Key` gives the first answer again.
+    """
+    check_name(workflow, "workflow")
+    asked, content = await read(request, StartBody)
+    given = b"{}" if isinstance(asked.input, msgspec.UnsetType) else check_payload(asked.input, "input")
+    who, trace = actor(request), traceparent(request)
+    run_id = None if asked.run_id is None else parse_run_id_given(asked.run_id)
+
+    async def act(connection: Connection) -> Answer:
+        plan = await wired.plans.latest(connection, wired.namespace, workflow, asked.version)
+        await wired.input_schemas.check(connection, plan.version_id, given)
+        try:
+            started, created = await start_run(
+                connection,
+                wired.store,
+                plan,
+                given,
+                namespace=wired.namespace,
+                key=trigger_key(asked.key, run_id),
+                run_id=run_id,
+                traceparent=trace,
+                actor=who,
+            )
+        except psycopg.errors.UniqueViolation as error:
+            raise ConflictError(f"there is a run {run_id} already", run_id=run_id) from error
+        if created:
+            wired.metrics.starts.labels(plan.name).inc()
+        return answer(await read_run(wired, connection, UUID(started)), 201 if created else 200)
+
+    return await perform(wired, request, content, act)
+
+
+def trigger_key(key: str | None, run_id: str | None) -> str | None:
+    """The trigger identity of a start by API. A run id that the caller chose is one, too: sent twice, it is the same
+    start.
+    """
+    if key is not None:
+        return f"api:{key}"
+    return None if run_id is None else f"run:{run_id}"
+
+
+# == read ==============================================================================================================
+@router.get("/runs", responses=answers({200: RunPage}))
+async def list_all(
+    wired: Wired,
+    status: StatusFilter = None,
+    workflow: WorkflowFilter = None,
+    limit: Limit = 50,
+    page: PageToken = None,
+) -> Response:
+    """Runs of all workflows, newest first."""
+    async with wired.database.reading() as connection:
+        return reply(await _page(wired, connection, workflow, status, limit, page))
+
+
+@router.get("/workflows/{workflow}/runs", responses=answers({200: RunPage}, 404))
+async def list_of_workflow(
+    workflow: str, wired: Wired, status: StatusFilter = None, limit: Limit = 50, page: PageToken = None
+) -> Response:
+    """Runs of one workflow, newest first."""
+    check_name(workflow, "workflow")
+    async with wired.database.reading() as connection:
+        if not await list_versions(connection, wired.namespace, workflow):
+            raise NotFoundError(f"there is no workflow {workflow}", workflow=workflow)
+        return reply(await _page(wired, connection, workflow, status, limit, page))
+
+
+@router.get("/runs/{run_id}", responses=answers({200: Run}, 404))
+async def get(run_id: str, wired: Wired) -> Response:
+    """One run."""
+    async with wired.database.reading() as connection:
+        return reply(await read_run(wired, connection, parse_id(run_id, "run")))
+
+
+@router.get("/runs/{run_id}/history", responses=answers({200: HistoryPage}, 404))
+async def history(run_id: str, wired: Wired, limit: Limit = 50, page: PageToken = None) -> Response:
+    """All that ever moved the run, in order and without a gap in `row_version`."""
+    after = (0, False, -1) if page is None else parse(page, ByHistory)
+    async with wired.database.reading() as connection:
+        row = await find_run(wired, connection, parse_id(run_id, "run"))
+        plan = await wired.plan(connection, row.version_id)
+        rows = await list_history(connection, row.run_id, after=after, limit=limit + 1)
+    items = [history_item(plan, item) for item in rows[:limit]]
+    return reply(HistoryPage(items, token(*rows[limit - 1].key) if len(rows) > limit else None))
+
+
+async def find_run(wiring: Wiring, connection: Connection, run_id: UUID) -> RunRow:
+    """Raises NotFoundError."""
+    row = await get_run(connection, wiring.namespace, run_id)
+    if row is None:
+        raise NotFoundError(f"there is no run {run_id}", run_id=str(run_id))
+    return row
+
+
+async def read_run(wiring: Wiring, connection: Connection, run_id: UUID) -> Run:
+    """Raises NotFoundError."""
+    return (await _complete(wiring, connection, [await find_run(wiring, connection, run_id)]))[0]
+
+
+async def _page(
+    wiring: Wiring, connection: Connection, workflow: str | None, status: RunStatus | None, limit: int, page: str | None
+) -> RunPage:
+    before = None if page is None else parse(page, ById).id
+    rows = await list_runs(
+        connection, wiring.namespace, limit=limit + 1, before=before, status=status, workflow=workflow
+    )
+    runs = await _complete(wiring, connection, rows[:limit])
+    # Large payloads may have cut the page: only what reaches past the last row that could be is the end.
+    is_last = len(runs) == len(rows) and not (
+        rows and await _is_followed(wiring, connection, rows[-1], workflow, status)
+    )
+    return RunPage(runs, None if is_last or not runs else token(runs[-1].run_id))
+
+
+async def _is_followed(
+    wiring: Wiring, connection: Connection, row: RunRow, workflow: str | None, status: RunStatus | None
+) -> bool:
+    return bool(
+        await list_runs(connection, wiring.namespace, limit=1, before=row.run_id, status=status, workflow=workflow)
+    )
+
+
+async def _complete(wiring: Wiring, connection: Connection, rows: Sequence[RunRow]) -> list[Run]:
+    """Add to rows what stands in other tables. As many as payloads of a reasonable size in all; at least one of any."""
+    plans = await wiring.load_plans(connection, {row.version_id for row in rows})
+    counted: dict[UUID, dict[str, int]] = defaultdict(dict)
+    for count in await count_tasks(connection, [row.run_id for row in rows]):
+        counted[count.run_id][count.status] = count.tasks
+    rows, outputs = await _outputs(connection, rows, plans)
+    return [
+        Run(
+            str(row.run_id),
+            row.workflow,
+            row.version,
+            RunStatus(row.status),
+            raw(row.input),
+            {plans[row.version_id].tasks[found.task].name: raw(found.output) for found in outputs[row.run_id]},
+            row.trigger,
+            row.row_version,
+            row.created_at,
+            row.updated_at,
+            row.finished_at,
+            full_counts(plans[row.version_id], counted[row.run_id]),
+            row.namespace,
+        )
+        for row in rows
+    ]
+
+
+async def _outputs(
+    connection: Connection, rows: Sequence[RunRow], plans: dict[int, Plan]
+) -> tuple[Sequence[RunRow], dict[UUID, list[OutputRow]]]:
+    """Outputs by run, and the rows for which they are whole: at least the first."""
+    asked: list[tuple[UUID, int]] = []
+    whole = 0
+    for row in rows:
+        last = last_tasks(plans[row.version_id])
+        if whole and len(asked) + len(last) > OUTPUTS_MAX:
+            break
+        asked += [(row.run_id, task) for task in last]
+        whole += 1
+    rows = rows[:whole]
+    found = await list_outputs(connection, asked, bounded=len(rows) > 1)
+    if found and found[0].total > len(found):  # cut within the run of the last one
+        broken = next(index for index, row in enumerate(rows) if row.run_id == found[-1].run_id)
+        rows = rows[: max(broken, 1)]
+        if broken == 0:
+            found = await list_outputs(connection, [pair for pair in asked if pair[0] == rows[0].run_id])
+    outputs: dict[UUID, list[OutputRow]] = defaultdict(list)
+    for output in found:
+        outputs[output.run_id].append(output)
+    return rows, outputs
+
+
+def history_item(plan: Plan, row: HistoryRow) -> HistoryItem:
+    name = None if row.task is None else plan.tasks[row.task].name
+    return HistoryItem(row.row_version, row.at, row.kind, name, row.token, row.actor, raw(row.detail))
+
+
+# == cancel ============================================================================================================
+@router.post(
+    "/runs/{run_id}/cancel",
+    status_code=202,
+    responses=answers({202: Accepted}, 404, 408, 409, 413, 415),
+    openapi_extra=body(CancelBody, required=False),
+)
+async def cancel(run_id: str, request: Request, wired: Wired) -> Response:
+    """Ask that a run end now. It survives any crash once answered; bodies that run are told to stop."""
+    id_ = parse_id(run_id, "run")
+    asked, content = await read(request, CancelBody)
+    who = actor(request)
+
+    async def act(connection: Connection) -> Answer:
+        await cancel_run(connection, wired.store, id_, reason=asked.reason, actor=who)
+        return answer(Accepted(str(id_), accepted=True), 202)
+
+    return await perform(wired, request, content, act)

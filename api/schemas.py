@@ -1,0 +1,370 @@
+"""What the API answers and takes, as it stands on the wire. These types encode the answers and make the OpenAPI
+document.
+
+User data is `msgspec.Raw`: it leaves as the bytes that came in. Instants are RFC 3339 in UTC. A field is only ever
+added.
+"""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+import msgspec
+
+from headrace.machine import RunStatus, TaskStatus
+
+Text = Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$(?!\n)")]
+"""Words of a person."""
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
+"""A name or key given by a caller: compared as it is, character by character; nothing is normalised or trimmed."""
+WorkflowName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,99}$(?!\n)")]
+Instant = Annotated[datetime, msgspec.Meta(tz=True)]
+Version = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+
+
+class Fault(msgspec.Struct, omit_defaults=True):
+    """One thing that is wrong with a request."""
+
+    path: str
+    message: str
+    line: int | None = None
+    """Line in the text of a workflow, from 1."""
+
+
+class Problem(msgspec.Struct, omit_defaults=True):
+    """RFC 9457 problem details; `code` is stable and has a section in docs/errors.md."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str
+    errors: list[Fault] = []
+
+
+# == workflows =========================================================================================================
+class Published(msgspec.Struct):
+    name: str
+    version: int
+    created: bool
+    """False: this content was that version already."""
+    digest: str
+    published_at: Instant
+
+
+class WorkflowSummary(msgspec.Struct):
+    name: str
+    latest_version: int
+    created_at: Instant
+    updated_at: Instant
+    tasks: int
+    """Of the latest version."""
+
+
+class WorkflowPage(msgspec.Struct):
+    items: list[WorkflowSummary]
+    next: str | None
+
+
+class VersionSummary(msgspec.Struct):
+    version: int
+    digest: str
+    published_at: Instant
+    published_by: str
+
+
+class Workflow(msgspec.Struct):
+    name: str
+    latest_version: int
+    versions: list[VersionSummary]
+    """Newest first."""
+    definition: msgspec.Raw
+    """Of the latest version."""
+
+
+class WorkflowVersion(msgspec.Struct):
+    name: str
+    version: int
+    digest: str
+    published_at: Instant
+    published_by: str
+    definition: msgspec.Raw
+
+
+# == runs ==============================================================================================================
+class StartBody(msgspec.Struct, forbid_unknown_fields=True):
+    input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """Any JSON; `{}` when left out."""
+    version: Version | None = None
+    """The latest, when left out."""
+    key: Name | None = None
+    """Trigger identity: one key, one run, for ever."""
+    run_id: str | None = None
+    """A UUIDv7, when the caller wants to know it beforehand."""
+
+
+class CancelBody(msgspec.Struct, forbid_unknown_fields=True):
+    reason: Text = ""
+
+
+class Run(msgspec.Struct):
+    run_id: str
+    workflow: str
+    version: int
+    status: RunStatus
+    input: msgspec.Raw
+    outputs: dict[str, msgspec.Raw]
+    """Of completed tasks that no other task needs."""
+    trigger: str
+    """What started it, such as `api`."""
+    row_version: int
+    """Rises with everything that moves the run."""
+    created_at: Instant
+    updated_at: Instant
+    finished_at: Instant | None
+    counts: dict[str, int]
+    """Tasks by status; every status is there."""
+    namespace: str
+
+
+class RunPage(msgspec.Struct):
+    items: list[Run]
+    next: str | None
+
+
+class RunSummary(msgspec.Struct):
+    run_id: str
+    workflow: str
+    status: RunStatus
+    row_version: int
+    counts: dict[str, int]
+
+
+class Accepted(msgspec.Struct):
+    run_id: str
+    accepted: bool
+
+
+class HistoryItem(msgspec.Struct):
+    row_version: int
+    at: Instant
+    kind: str
+    task: str | None
+    token: int | None
+    actor: str | None
+    detail: msgspec.Raw
+
+
+class HistoryPage(msgspec.Struct):
+    items: list[HistoryItem]
+    next: str | None
+
+
+# == tasks =============================================================================================================
+class Task(msgspec.Struct):
+    task_id: str
+    run_id: str
+    name: str
+    index: int
+    """Position in the graph, from 0."""
+    run: str | None
+    """Name of the body; null for a pure approval."""
+    queue: str
+    needs: list[str]
+    status: TaskStatus
+    attempt: int
+    """Bodies that began."""
+    token: int
+    """Hand-outs."""
+    attempts_max: int
+    due_at: Instant | None
+    """When its backoff or its time-out ends."""
+    session_id: str | None
+    """The worker session that runs it."""
+    changed_at: Instant | None
+    """null: it was never touched."""
+    output: msgspec.Raw
+    error: msgspec.Raw
+    """{code, message, …}, or null."""
+    approval_id: str | None
+    input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """What its body is given; only for a single task, once it was handed out."""
+
+
+class TaskPage(msgspec.Struct):
+    items: list[Task]
+    next: str | None
+
+
+class Attempt(msgspec.Struct):
+    attempt: int
+    token: int
+    outcome: str
+    worker: str
+    started_at: Instant | None
+    finished_at: Instant | None
+    """By the worker's clock, as `started_at`."""
+    ended_at: Instant
+    """By the database's clock: when the end was recorded."""
+    output: msgspec.Raw
+    error: msgspec.Raw
+
+
+class AttemptPage(msgspec.Struct):
+    items: list[Attempt]
+    next: str | None
+
+
+# == approvals =========================================================================================================
+class DecisionBody(msgspec.Struct, forbid_unknown_fields=True):
+    decision: Literal["approve", "reject"]
+    comment: Text = ""
+
+
+class CommentBody(msgspec.Struct, forbid_unknown_fields=True):
+    comment: Text = ""
+
+
+class Approval(msgspec.Struct):
+    approval_id: str
+    run_id: str
+    workflow: str
+    task: str
+    task_id: str
+    title: str
+    approvers: msgspec.Raw
+    """List of roles and names."""
+    status: str
+    """waiting, approved, rejected, expired or cancelled"""
+    asked_at: Instant
+    expires_at: Instant | None
+    decided_at: Instant | None
+    decided_by: str | None
+    comment: str | None
+
+
+class ApprovalPage(msgspec.Struct):
+    items: list[Approval]
+    next: str | None
+
+
+# == dead letters ======================================================================================================
+class ReplayBody(msgspec.Struct, forbid_unknown_fields=True):
+    input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """Takes the place of the task's input, or of the record's value."""
+
+
+class DiscardBody(msgspec.Struct, forbid_unknown_fields=True):
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=1_000, pattern=r"^[^\x00]+$(?!\n)")]
+
+
+class DeadLetter(msgspec.Struct):
+    dead_letter_id: str
+    kind: str
+    """task or record"""
+    status: str
+    """parked, replayed or discarded"""
+    run_id: str | None
+    workflow: str | None
+    task: str | None
+    task_id: str | None
+    token: int | None
+    topic: str | None
+    partition: int | None
+    offset: int | None
+    key: str | None
+    key_encoding: str | None
+    """text or base64"""
+    value: str | None
+    value_encoding: str | None
+    reason: str
+    error: msgspec.Raw
+    created_at: Instant
+    closed_at: Instant | None
+    closed_by: str | None
+
+
+class DeadLetterPage(msgspec.Struct):
+    items: list[DeadLetter]
+    next: str | None
+
+
+class DeadLetterClosed(msgspec.Struct):
+    dead_letter_id: str
+    status: str
+
+
+# == the rest ==========================================================================================================
+class Worker(msgspec.Struct):
+    session_id: str
+    worker: str
+    queues: list[str]
+    slots: int
+    held: int
+    draining: bool
+    library: str
+    started_at: Instant
+    renewed_at: Instant
+    expires_at: Instant
+    live: bool
+
+
+class WorkerPage(msgspec.Struct):
+    items: list[Worker]
+    next: str | None
+
+
+class SubscriptionBody(msgspec.Struct, forbid_unknown_fields=True):
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,99}$(?!\n)")]
+    topic: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,249}$(?!\n)")]
+    workflow: WorkflowName
+    filter: Text | None = None
+    """CEL over the record; the records for which it is true start a run."""
+    input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """Template of the run's input; the record's value, when left out."""
+
+
+class Subscription(msgspec.Struct):
+    name: str
+    topic: str
+    workflow: str
+    filter: str | None
+    input: msgspec.Raw
+    enabled: bool
+    created_at: Instant
+
+
+class SubscriptionPage(msgspec.Struct):
+    items: list[Subscription]
+    next: str | None
+
+
+class RelayHealth(msgspec.Struct):
+    owner: str | None
+    renewed_at: Instant | None
+    lag_bytes: int | None
+
+
+class StreamsHealth(msgspec.Struct):
+    partitions: int
+    owners: int
+    swept_at: Instant | None
+
+
+class Health(msgspec.Struct):
+    status: Literal["ok", "degraded"]
+    postgres: Literal["ok", "away"]
+    relay: RelayHealth | None
+    streams: StreamsHealth | None
+
+
+class CheckResult(msgspec.Struct):
+    name: str
+    ok: bool
+    detail: str
+    count: int
+
+
+class Diagnosis(msgspec.Struct):
+    ok: bool
+    checks: list[CheckResult]

@@ -1,0 +1,184 @@
+"""What people decide: approvals, cancels, replays, discards.
+
+Each function runs in the caller's open transaction. The row that is decided about is the arbiter: one UPDATE takes it
+out of its open state, so of two racing callers one finds nothing and is told so. What moves a run goes through
+`request` in the same transaction.
+"""
+
+from typing import Literal, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from headrace.errors import ConflictError, NotFoundError
+from headrace.machine import RunStatus, TaskStatus
+from headrace.machine.status import RUN_TERMINAL
+from state.outbox import Record, emit
+from state.queries.approval import ApprovalRow, get_approval
+from state.queries.dead_letter import DeadLetterRow, get_dead_letter
+from state.queries.rows import Connection, fetch_one
+from state.queries.run import read_position
+from state.requests import request
+from state.sql import load
+from state.store import Store
+
+_APPROVALS = load("approval_queries")
+_DEAD_LETTERS = load("dead_letter_queries")
+
+
+class _Hand(NamedTuple):
+    """The hand-out that an approval belongs to."""
+
+    run_id: UUID
+    task: int
+    token: int
+
+
+class _Closed(NamedTuple):
+    kind: str
+    run_id: UUID | None
+    task: int | None
+    token: int | None
+    topic: str | None
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+
+
+class _TaskState(NamedTuple):
+    attention: bool
+    is_cancelled: bool
+    status: str | None
+    token: int | None
+
+
+async def decide_approval(
+    connection: Connection,
+    store: Store,
+    approval_id: UUID,
+    outcome: Literal["approved", "rejected"],
+    *,
+    comment: str,
+    actor: str,
+) -> ApprovalRow:
+    """Decide once. Raises NotFoundError, and ConflictError when it was decided, has expired, or nobody waits for it
+    any more.
+    """
+    namespace = store.settings.namespace
+    hand = await fetch_one(
+        connection,
+        _Hand,
+        _APPROVALS.text("decide_approval"),
+        approval_id=approval_id,
+        namespace=namespace,
+        status=outcome,
+        actor=actor,
+        comment=comment or None,
+    )
+    approval = await get_approval(connection, namespace, approval_id)
+    if approval is None:
+        raise NotFoundError(f"there is no approval {approval_id}", approval_id=str(approval_id))
+    if hand is None:
+        raise ConflictError(_why_undecidable(approval), approval_id=str(approval_id), status=approval.status)
+    body = {"task": hand.task, "token": hand.token, "outcome": outcome, "comment": comment}
+    await request(connection, store, str(hand.run_id), "decided", body, actor)
+    return approval
+
+
+def _why_undecidable(approval: ApprovalRow) -> str:
+    match approval.status:
+        case "waiting":
+            return "the approval has expired"
+        case "cancelled":
+            return "nobody waits for this approval any more"
+        case status:
+            return f"the approval was {status} already" + (f" by {approval.decided_by}" if approval.decided_by else "")
+
+
+async def cancel_run(connection: Connection, store: Store, run_id: UUID, *, reason: str, actor: str) -> None:
+    """Ask that a run end now. Raises NotFoundError, and ConflictError when it has ended."""
+    position = await read_position(connection, store.settings.namespace, run_id)
+    if position is None:
+        raise NotFoundError(f"there is no run {run_id}", run_id=str(run_id))
+    if RunStatus(position.status) in RUN_TERMINAL:
+        raise ConflictError(f"the run is {position.status} already", run_id=str(run_id), status=position.status)
+    await request(connection, store, str(run_id), "cancelled", {"reason": reason}, actor)
+
+
+async def replay_dead_letter(
+    connection: Connection, store: Store, dead_letter_id: UUID, *, input: bytes | None = None, actor: str
+) -> None:
+    """Send a parked dead letter out again, once: a failed task as a new hand-out, a record to the topic that it came
+    from.
+
+    input: checked JSON that takes the place of the task's input, or of the record's value; it keeps its bytes.
+    Raises NotFoundError, and ConflictError when it was closed already or its task does not stand where it failed any
+    more.
+    """
+    closed = await _close(connection, store, dead_letter_id, "replayed", actor)
+    if closed.kind == "record":
+        await _publish_again(connection, store, closed, input)
+        return
+    if closed.run_id is None or closed.task is None or closed.token is None:
+        raise ConflictError("the dead letter names no task", dead_letter_id=str(dead_letter_id))
+    await _check_still_failed(connection, store, closed.run_id, closed.task, closed.token)
+    body = {"task": closed.task, "token": closed.token}
+    if input is not None:
+        await request(connection, store, str(closed.run_id), "replayed", {**body, "input": msgspec.Raw(input)}, actor)
+    else:
+        await request(connection, store, str(closed.run_id), "replayed", body, actor)
+
+
+async def discard_dead_letter(
+    connection: Connection, store: Store, dead_letter_id: UUID, *, reason: str, actor: str
+) -> None:
+    """Close a parked dead letter without repairing it. Raises NotFoundError or ConflictError."""
+    await _close(connection, store, dead_letter_id, "discarded", f"{actor}: {reason}" if reason else actor)
+
+
+async def _close(connection: Connection, store: Store, dead_letter_id: UUID, status: str, closed_by: str) -> _Closed:
+    closed = await fetch_one(
+        connection,
+        _Closed,
+        _DEAD_LETTERS.text("close_dead_letter"),
+        dead_letter_id=dead_letter_id,
+        namespace=store.settings.namespace,
+        status=status,
+        closed_by=closed_by,
+    )
+    if closed is not None:
+        return closed
+    found: DeadLetterRow | None = await get_dead_letter(connection, store.settings.namespace, dead_letter_id)
+    if found is None:
+        raise NotFoundError(f"there is no dead letter {dead_letter_id}", dead_letter_id=str(dead_letter_id))
+    message = f"the dead letter was {found.status} already by {found.closed_by}"
+    raise ConflictError(message, dead_letter_id=str(dead_letter_id), status=found.status)
+
+
+async def _publish_again(connection: Connection, store: Store, closed: _Closed, value: bytes | None) -> None:
+    """Under its own key and to its own partition, so that it meets the same reader."""
+    if closed.topic is None:
+        raise ConflictError("the dead letter names no topic")
+    original = bytes(closed.value or b"")
+    record = Record(closed.topic, bytes(closed.key or b""), original if value is None else value, closed.partition)
+    await emit(connection, [record], store.mode)
+
+
+async def _check_still_failed(connection: Connection, store: Store, run_id: UUID, task: int, token: int) -> None:
+    """The machine would ignore a replay that meets anything else, and nobody would be told."""
+    state = await fetch_one(
+        connection,
+        _TaskState,
+        _DEAD_LETTERS.text("find_task_state"),
+        run_id=run_id,
+        namespace=store.settings.namespace,
+        task=task,
+    )
+    ids = {"run_id": str(run_id), "task": task}
+    if state is None:
+        raise ConflictError("the run of this dead letter is gone", **ids)
+    if state.is_cancelled or state.attention:
+        why = "was cancelled" if state.is_cancelled else "needs attention first"
+        raise ConflictError(f"the run {why}; its tasks cannot be replayed", **ids)
+    if state.status != TaskStatus.FAILED or state.token != token:
+        raise ConflictError(f"the task is {state.status or 'pending'} and not where it failed any more", **ids)

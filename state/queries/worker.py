@@ -1,0 +1,33 @@
+"""Worker sessions."""
+
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from state.queries.rows import AT_MAX, ID_MAX, Connection, fetch
+from state.sql import load
+
+_SQL = load("worker_queries")
+
+
+class WorkerRow(NamedTuple):
+    session_id: UUID
+    worker: str
+    queues: list[str]
+    slots: int
+    held: int
+    draining: bool
+    library: str
+    started_at: datetime
+    renewed_at: datetime
+    expires_at: datetime
+    live: bool
+
+
+async def list_workers(
+    connection: Connection, *, limit: int, before: tuple[datetime, UUID] = (AT_MAX, ID_MAX)
+) -> list[WorkerRow]:
+    """Newest first, with those that ended within an hour. before: (started_at, session_id) of the last one seen."""
+    return await fetch(
+        connection, WorkerRow, _SQL.text("list_workers"), before=before[0], before_id=before[1], limit=limit
+    )

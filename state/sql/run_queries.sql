@@ -1,0 +1,101 @@
+-- Runs, as the API reads them. Nothing here locks a row.
+
+-- name: get_run
+SELECT r.run_id, r.version_id, v.name, v.version, r.status::text, r.input::text, r.trigger_source, r.row_version, r.created_at, r.updated_at,
+       r.finished_at, r.namespace
+FROM run r JOIN workflow_version v ON v.version_id = r.version_id
+WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;
+
+-- name: list_runs
+-- Newest first along the primary key. A page ends early when the inputs on it pass %(bytes)s (stored size), and never has none.
+WITH page AS (
+  SELECT r.run_id, r.version_id, v.name, v.version, r.status, r.input, r.trigger_source, r.row_version, r.created_at, r.updated_at, r.finished_at,
+         r.namespace
+  FROM run r JOIN workflow_version v ON v.version_id = r.version_id
+  WHERE r.namespace = %(namespace)s AND r.run_id < %(before)s AND (%(status)s::run_status IS NULL OR r.status = %(status)s::run_status)
+  ORDER BY r.run_id DESC LIMIT %(limit)s),
+sized AS (SELECT *, sum(pg_column_size(input)) OVER (ORDER BY run_id DESC) - pg_column_size(input) AS bytes_before FROM page)
+SELECT run_id, version_id, name, version, status::text, input::text, trigger_source, row_version, created_at, updated_at, finished_at, namespace
+FROM sized WHERE bytes_before < %(bytes)s ORDER BY run_id DESC;
+
+-- name: list_open_runs
+-- The same for a status that only open runs have: written out, so that the planner can prove that the index run_open has them all.
+WITH page AS (
+  SELECT r.run_id, r.version_id, v.name, v.version, r.status, r.input, r.trigger_source, r.row_version, r.created_at, r.updated_at, r.finished_at,
+         r.namespace
+  FROM run r JOIN workflow_version v ON v.version_id = r.version_id
+  WHERE r.namespace = %(namespace)s AND r.run_id < %(before)s AND r.status = %(status)s::run_status
+    AND r.status IN ('running', 'waiting', 'needs_attention')
+  ORDER BY r.run_id DESC LIMIT %(limit)s),
+sized AS (SELECT *, sum(pg_column_size(input)) OVER (ORDER BY run_id DESC) - pg_column_size(input) AS bytes_before FROM page)
+SELECT run_id, version_id, name, version, status::text, input::text, trigger_source, row_version, created_at, updated_at, finished_at, namespace
+FROM sized WHERE bytes_before < %(bytes)s ORDER BY run_id DESC;
+
+-- name: list_runs_of_workflow
+-- One short walk of run_of_a_version for each version: a merge that the planner does not find by itself. The version is given as a
+-- range on purpose: as an equality it lets the planner walk the primary key instead and throw away what is of another version, which
+-- for a workflow with few runs among millions is nearly all.
+WITH page AS (
+  SELECT r.run_id, r.version_id, v.name, v.version, r.status, r.input, r.trigger_source, r.row_version, r.created_at, r.updated_at, r.finished_at,
+         r.namespace
+  FROM workflow_version v
+  CROSS JOIN LATERAL (
+    SELECT * FROM run
+    WHERE run.version_id >= v.version_id AND run.version_id <= v.version_id AND run.run_id < %(before)s
+      AND (%(status)s::run_status IS NULL OR run.status = %(status)s::run_status)
+    ORDER BY run.version_id, run.run_id DESC LIMIT %(limit)s) r
+  WHERE v.namespace = %(namespace)s AND v.name = %(workflow)s
+  ORDER BY r.run_id DESC LIMIT %(limit)s),
+sized AS (SELECT *, sum(pg_column_size(input)) OVER (ORDER BY run_id DESC) - pg_column_size(input) AS bytes_before FROM page)
+SELECT run_id, version_id, name, version, status::text, input::text, trigger_source, row_version, created_at, updated_at, finished_at, namespace
+FROM sized WHERE bytes_before < %(bytes)s ORDER BY run_id DESC;
+
+-- name: count_tasks
+-- Only tasks that were ever handed out or ended; the others are PENDING.
+SELECT run_id, status::text, count(*)::int FROM task WHERE run_id = ANY(%(run_ids)s::uuid[]) GROUP BY run_id, status;
+
+-- name: list_outputs
+-- Outputs of the tasks asked for, as far as they have completed. `total` counts them all: fewer rows mean that %(bytes)s cut the list.
+WITH found AS (
+  SELECT t.run_id, t.task, coalesce(t.output, a.output) AS output
+  FROM unnest(%(run_ids)s::uuid[], %(tasks)s::int[]) AS given (run_id, task)
+  JOIN task t ON t.run_id = given.run_id AND t.task = given.task
+  LEFT JOIN attempt a ON a.run_id = t.run_id AND a.task = t.task AND a.token = t.token
+  WHERE t.status = 'completed'),
+sized AS (
+  SELECT *, count(*) OVER () AS total,
+         sum(coalesce(pg_column_size(output), 0)) OVER (ORDER BY run_id DESC, task) - coalesce(pg_column_size(output), 0) AS bytes_before
+  FROM found)
+SELECT run_id, task, output::text, total::int FROM sized WHERE bytes_before < %(bytes)s ORDER BY run_id DESC, task;
+
+-- name: read_position
+-- How far a run has come; what a stream of changes polls.
+SELECT r.status::text, r.row_version, r.version_id, v.name
+FROM run r JOIN workflow_version v ON v.version_id = r.version_id
+WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;
+
+-- name: list_positions
+-- Open runs, newest first, those that began since %(since)s, and those named: what the stream of all changes compares.
+SELECT r.run_id, r.status::text, r.row_version, r.version_id, v.name
+FROM (
+  (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'needs_attention') ORDER BY run_id DESC LIMIT %(limit)s)
+  UNION (SELECT run_id FROM run WHERE run_id > %(since)s ORDER BY run_id DESC LIMIT %(limit)s)
+  UNION (SELECT unnest(%(run_ids)s::uuid[]))) AS looked_at
+JOIN run r ON r.run_id = looked_at.run_id
+JOIN workflow_version v ON v.version_id = r.version_id
+WHERE r.namespace = %(namespace)s;
+
+-- name: list_history
+-- Ascending. A cancel ends several attempts under one row_version; its own row comes first, then they by task.
+SELECT row_version, at, kind, task, token, actor, detail::text
+FROM run_event
+WHERE run_id = %(run_id)s AND row_version >= %(row_version)s
+  AND (row_version, kind ^@ 'attempt_', coalesce(task, -1)) > (%(row_version)s, %(is_attempt)s, %(task)s)
+ORDER BY row_version, kind ^@ 'attempt_', coalesce(task, -1) LIMIT %(limit)s;
+
+-- name: list_history_between
+-- Whole row_versions only, so that a stream can be resumed behind any of them.
+SELECT row_version, at, kind, task, token, actor, detail::text
+FROM run_event
+WHERE run_id = %(run_id)s AND row_version > %(after)s AND row_version <= %(upto)s
+ORDER BY row_version, kind ^@ 'attempt_', coalesce(task, -1);

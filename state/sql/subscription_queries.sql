@@ -1,0 +1,20 @@
+-- Subscriptions: which records start which workflow.
+
+-- name: insert_subscription
+-- No row: the name is taken.
+INSERT INTO subscription (subscription_id, namespace, name, topic, workflow, filter, input)
+VALUES (%(subscription_id)s, %(namespace)s, %(name)s, %(topic)s, %(workflow)s, %(filter)s, %(input)s::json)
+ON CONFLICT (namespace, name) DO NOTHING
+RETURNING name, topic, workflow, filter, input::text, enabled, created_at;
+
+-- name: get_subscription
+SELECT name, topic, workflow, filter, input::text, enabled, created_at
+FROM subscription WHERE namespace = %(namespace)s AND name = %(name)s;
+
+-- name: list_subscriptions
+-- By name.
+SELECT name, topic, workflow, filter, input::text, enabled, created_at
+FROM subscription WHERE namespace = %(namespace)s AND name > %(after)s ORDER BY name LIMIT %(limit)s;
+
+-- name: delete_subscription
+DELETE FROM subscription WHERE namespace = %(namespace)s AND name = %(name)s RETURNING name;
