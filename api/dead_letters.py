@@ -137,6 +137,7 @@ def _dead_letter(row: DeadLetterRow, plans: Mapping[int, Plan]) -> DeadLetter:
         created_at=row.created_at,
         closed_at=row.closed_at,
         closed_by=row.closed_by,
+        close_reason=row.close_reason,
     )
 
 

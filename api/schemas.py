@@ -282,6 +282,7 @@ class DeadLetter(msgspec.Struct):
     created_at: Instant
     closed_at: Instant | None
     closed_by: str | None
+    close_reason: str | None
 
 
 class DeadLetterPage(msgspec.Struct):

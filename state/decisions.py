@@ -133,10 +133,12 @@ async def discard_dead_letter(
     connection: Connection, store: Store, dead_letter_id: UUID, *, reason: str, actor: str
 ) -> None:
     """Close a parked dead letter without repairing it. Raises NotFoundError or ConflictError."""
-    await _close(connection, store, dead_letter_id, "discarded", f"{actor}: {reason}" if reason else actor)
+    await _close(connection, store, dead_letter_id, "discarded", actor, reason)
 
 
-async def _close(connection: Connection, store: Store, dead_letter_id: UUID, status: str, closed_by: str) -> _Closed:
+async def _close(
+    connection: Connection, store: Store, dead_letter_id: UUID, status: str, actor: str, reason: str = ""
+) -> _Closed:
     closed = await fetch_one(
         connection,
         _Closed,
@@ -144,7 +146,8 @@ async def _close(connection: Connection, store: Store, dead_letter_id: UUID, sta
         dead_letter_id=dead_letter_id,
         namespace=store.settings.namespace,
         status=status,
-        closed_by=closed_by,
+        closed_by=actor,
+        reason=reason or None,
     )
     if closed is not None:
         return closed

@@ -58,6 +58,8 @@ CREATE TABLE run (
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
 -- Open runs: what the sweeps walk. A run enters at its start and leaves at its end.
 CREATE INDEX run_open ON run (run_id) WHERE status IN ('running', 'waiting', 'needs_attention');
+-- What went wrong lately, which is rare among millions.
+CREATE INDEX run_ended_badly ON run (run_id) WHERE status IN ('failed', 'cancelled');
 -- Lists, newest first: run ids are UUIDv7 and rise with time.
 CREATE INDEX run_of_a_version ON run (version_id, run_id DESC);
 
@@ -201,6 +203,7 @@ CREATE TABLE dead_letter (
   created_at timestamptz NOT NULL DEFAULT now(),
   closed_at timestamptz,
   closed_by text,
+  close_reason text,
   CONSTRAINT dead_letter_closed_exactly_once CHECK ((closed_at IS NULL) = (status = 'parked')),
   CONSTRAINT dead_letter_task_names_one CHECK (kind <> 'task' OR (run_id IS NOT NULL AND task IS NOT NULL AND token IS NOT NULL)),
   CONSTRAINT dead_letter_record_names_one CHECK (kind <> 'record' OR (topic IS NOT NULL AND partition IS NOT NULL AND "offset" IS NOT NULL)),

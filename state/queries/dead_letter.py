@@ -30,6 +30,7 @@ class DeadLetterRow(NamedTuple):
     created_at: datetime
     closed_at: datetime | None
     closed_by: str | None
+    close_reason: str | None
 
 
 async def get_dead_letter(connection: Connection, namespace: str, dead_letter_id: UUID) -> DeadLetterRow | None:
