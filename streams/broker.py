@@ -94,13 +94,20 @@ def code_of(error: BaseException | None) -> int | None:
 class Answer:
     """Futures of one round of questions; read them when `done`."""
 
+    asked_at: float
+    """Monotonic seconds."""
     topics: dict[str, "Future[TopicDescription]"] = field(default_factory=dict)
     offsets: dict[Place, "Future[ListOffsetsResultInfo]"] = field(default_factory=dict)
 
     def done(self) -> bool:
-        return all(future.done() for future in self.topics.values()) and all(
-            future.done() for future in self.offsets.values()
-        )
+        return all(future.done() for future in self._futures())
+
+    def errors(self) -> list[BaseException | None]:
+        """What each question ended with, None for an answer; only when `done`."""
+        return [future.exception() for future in self._futures()]
+
+    def _futures(self) -> "list[Future[Any]]":
+        return [*self.topics.values(), *self.offsets.values()]
 
 
 class Broker:
@@ -114,9 +121,23 @@ class Broker:
         self._missing: defaultdict[str, Trouble] = defaultdict(lambda: Trouble("topic is missing", "topic is there"))
 
     def on_error(self, error: KafkaError) -> None:
-        """Hear the client's own errors; it keeps trying by itself after all of these."""
-        if error.code() in UNREACHABLE:
+        """Hear the client's own errors; it keeps trying by itself. One broker of several that is down is not Kafka."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.away.met(error=error.str())
+
+    def hear(self, answer: Answer) -> None:
+        """Conclude from a finished round whether Kafka is there.
+
+        Only a result proves it, or the broker's word that a topic is unknown: with no broker, librdkafka concludes
+        other errors by itself, such as `_NOENT` for leaders it could not ask for. Nor does a question that was asked
+        before the outage began prove anything about its end.
+        """
+        errors = answer.errors()
+        if any(error is None or code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART for error in errors):
+            if answer.asked_at > (self.away.since or 0.0):
+                self.away.over()
+        elif silent := [error for error in errors if code_of(error) in UNREACHABLE]:
+            self.away.met(error=str(silent[0]))
 
     def log_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Topic -> the identity of its log, now. Blocks; raises TopicMissingError or KafkaException."""
@@ -134,28 +155,22 @@ class Broker:
         """Ask for topic ids and the ends of logs without waiting."""
         places = list(places)
         return Answer(
+            asked_at=time.monotonic(),
             topics=self._describe(topics) if self._has_ids else {},
             offsets=self._offsets(places, LATEST) if places else {},
         )
 
     def read_id(self, topic: str, future: "Future[TopicDescription]") -> str:
-        """The topic id in an answer; also notes whether the topic and the broker are there."""
+        """The topic id in an answer; also says when the topic is missing, and when it is there again."""
         try:
             topic_id = str(future.result(ANSWER_SECONDS + 1).topic_id)
         except KafkaException as error:
             if code_of(error) in UNKNOWN_TOPIC:
-                self.away.over()
                 self._missing[topic].met(topic=topic)
                 raise TopicMissingError(topic) from None
-            self.note(error)
             raise
-        self.away.over()
         self._missing[topic].over(topic=topic)
         return topic_id
-
-    def note(self, error: BaseException) -> None:
-        if code_of(error) in UNREACHABLE:
-            self.away.met(error=str(error))
 
     def _describe(self, topics: Iterable[str]) -> dict[str, "Future[TopicDescription]"]:
         return self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=ANSWER_SECONDS)

@@ -186,7 +186,6 @@ class Membership:
             except Rebuild:
                 raise
             except Exception as error:  # whatever the lease may raise: the database is away, Kafka is away
-                self._shore.broker.note(error)
                 self._shore.leasing.met(error=repr(error), exc_info=error)
             else:
                 self._shore.leasing.over()
@@ -316,6 +315,7 @@ class Membership:
                 self._asked_at, self._answer = now, self._shore.broker.ask(self._topics, self._next)
         elif self._answer.done():
             answer, self._answer = self._answer, None
+            self._shore.broker.hear(answer)
             self._compare_ids(answer)
             if not is_paused:
                 self._compare_ends(answer, now)
@@ -327,18 +327,14 @@ class Membership:
             try:
                 topic_id = self._shore.broker.read_id(topic, future)
             except (KafkaException, TopicMissingError):
-                continue  # noted there
+                continue  # said by the broker
             if topic in self._log_ids:
                 self._stay_with(topic, topic_id)
 
     def _compare_ends(self, answer: Answer, now: float) -> None:
         for place, future in answer.offsets.items():
-            if (error := future.exception()) is not None:
-                self._shore.broker.note(error)
-                continue
-            self._shore.broker.away.over()
             next_offset = self._next.get(place)
-            if next_offset is None:
+            if next_offset is None or future.exception() is not None:
                 continue
             end = future.result().offset
             if self._shore.watchdog.is_stalled(place, next_offset, end, now, self._emptied_at):

@@ -314,7 +314,8 @@ class _Body(msgspec.Struct):
     outcome: str = ""
     comment: str = ""
     reason: str = ""
-    input: msgspec.Raw | None = None
+    input: msgspec.Raw = msgspec.Raw()
+    """Empty: not given. A union with None would refuse every object."""
 
 
 def _event_of(kind: str, body: str, actor: str) -> MachineEvent | None:
@@ -325,7 +326,7 @@ def _event_of(kind: str, body: str, actor: str) -> MachineEvent | None:
         case "decided":
             return Decided(given.task, given.token, given.outcome, actor, given.comment)
         case "replayed":
-            return Replayed(given.task, given.token, actor, None if given.input is None else bytes(given.input))
+            return Replayed(given.task, given.token, actor, bytes(given.input) or None)
         case "released":
             return Released(actor)
         case _:

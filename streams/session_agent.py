@@ -62,9 +62,9 @@ class SessionAgent:
         self._ownership.fence(rows, moves)
         beats, tick = self._read(records, rows)
         with self._database.transaction() as connection:
-            renewed = self._renew(connection, list(beats.values())) if beats else set()
+            renewed = self._renew(connection, list(beats.values())) if beats else set[UUID]()
             for beat in beats.values():
-                if beat.session in renewed:
+                if UUID(beat.session) in renewed:
                     answer = Renewed(beat.session, beat.seq, self._store.settings.lease_seconds)
                     rows.control(beat.session.encode(), answer)
             if tick:
@@ -81,7 +81,7 @@ class SessionAgent:
                 message = decode_worker_message(record.value())
                 if isinstance(message, Tick):
                     tick = max(tick, message.at)
-                elif (known := beats.get(message.session)) is None or known.seq < message.seq:
+                elif (known := beats.get(str(UUID(message.session)))) is None or known.seq < message.seq:
                     beats[str(UUID(message.session))] = _checked(message)
             except (MessageError, ValueError) as e:
                 place = (record.topic() or "", record.partition() or 0, record.offset() or 0)
@@ -89,7 +89,7 @@ class SessionAgent:
                 self._metrics.set_aside.inc()
         return beats, tick
 
-    def _renew(self, connection: psycopg.Connection[Any], beats: list[Heartbeat]) -> set[str]:
+    def _renew(self, connection: psycopg.Connection[Any], beats: list[Heartbeat]) -> set[UUID]:
         """Renew the sessions that may be, with what they list; answers which those are."""
         rows = _run(
             connection,
@@ -107,15 +107,15 @@ class SessionAgent:
                 self._store.settings.lease_seconds,
             ),
         ).fetchall()
-        renewed = {str(session) for (session,) in rows}
+        renewed: set[UUID] = {session for (session,) in rows}  # not text: a UUID has several spellings
         listed = [
             (UUID(run), task, token, UUID(b.session))
             for b in beats
-            if b.session in renewed
+            if UUID(b.session) in renewed
             for run, task, token in b.held
         ]
         columns = [list(column) for column in zip(*listed, strict=True)] or [[], [], [], []]
-        _run(connection, "drop_held", ([UUID(session) for session in renewed], *columns))
+        _run(connection, "drop_held", (list(renewed), *columns))
         if listed:
             _run(connection, "list_held", tuple(columns))
         return renewed

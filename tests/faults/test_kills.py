@@ -1,0 +1,174 @@
+"""kill -9 of any one process, and what becomes of Kafka or Postgres, on real ones: nothing is lost, and every run ends."""
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from headrace.embedded.kafka import ApacheKafka, fetch_jars
+from headrace.embedded.postgres import EmbeddedPostgres
+from headrace.stack import Stack
+
+WORKFLOW: dict[str, Any] = {
+    "name": "faults",
+    "tasks": {
+        "first": {"run": "faults.quick"},
+        "left": {"run": "faults.slow", "needs": ["first"], "with": "${{ tasks.first.output }}"},
+        "right": {"run": "faults.quick", "needs": ["first"], "with": "${{ tasks.first.output }}"},
+        "last": {"run": "faults.quick", "needs": ["left", "right"], "with": "${{ tasks.left.output }}"},
+    },
+}
+RUNS = 40
+STEPS = 4
+LEASE_SECONDS = 2.0
+END_SECONDS = 90.0
+
+
+@pytest.fixture(scope="module")
+def own_kafka() -> Iterator[ApacheKafka]:
+    """A broker that these tests may kill and wipe."""
+    with ApacheKafka(fetch_jars(), session_timeout_ms=2_000, heartbeat_interval_ms=400) as broker:
+        yield broker
+
+
+@pytest.fixture
+def stack(own_kafka: ApacheKafka, database: str, topic_prefix: str, tmp_path: Path) -> Iterator[Stack]:
+    with sqlite3.connect(tmp_path / "ledger.db") as ledger:
+        ledger.execute("PRAGMA journal_mode = WAL")
+        ledger.execute("CREATE TABLE effect (effect_key text, attempt int, token int)")
+    with Stack(
+        Path(__file__).parent / "faults_app.py",
+        kafka=own_kafka.bootstrap,
+        postgres=database,
+        data=tmp_path / "data",
+        workers=2,
+        lease_seconds=LEASE_SECONDS,
+        prefix=topic_prefix,
+        log_level="warning",
+        settings={"HEADRACE_SLOT": topic_prefix, "LEDGER": str(tmp_path / "ledger.db"), "HEADRACE_RELAY_LEASE": "2"},
+    ) as made:
+        assert httpx.post(f"{made.api_url}/workflows", json=WORKFLOW).status_code == 201
+        made.wait_workers(2)
+        yield made
+
+
+def start(stack: Stack, count: int = RUNS, first: int = 0, **more: Any) -> None:
+    """Start runs over HTTP; repeats a start with its key until it is answered, as a client does."""
+    with httpx.Client(base_url=stack.api_url, timeout=10) as client:
+        for n in range(first, first + count):
+            body = {"input": {"n": n, **more}, "key": f"run-{n}"}
+            eventually(lambda body=body: _accepted(client, body), "the start is accepted")
+
+
+def _accepted(client: httpx.Client, body: dict[str, Any]) -> bool:
+    try:
+        return client.post("/workflows/faults/runs", json=body).status_code in (200, 201)
+    except httpx.TransportError:
+        return False
+
+
+def eventually(fact: Callable[[], bool], what: str, seconds: float = END_SECONDS) -> float:
+    """Wait for a fact; answers how long it took."""
+    started = time.monotonic()
+    while not fact():
+        assert time.monotonic() - started < seconds, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+    return time.monotonic() - started
+
+
+def query(stack: Stack, sql: str) -> list[Any]:
+    with psycopg.connect(stack.postgres, autocommit=True, connect_timeout=5) as connection:
+        return connection.execute(sql.encode()).fetchall()
+
+
+def ended(stack: Stack) -> int:
+    return int(query(stack, "SELECT count(*) FROM run WHERE status = 'completed'")[0][0])
+
+
+def check(stack: Stack, tmp_path: Path, runs: int = RUNS) -> None:
+    """Every run completed once; every effect happened; history has no gap; attempts are counted without a gap; nothing is left open."""
+    assert query(stack, "SELECT status::text, count(*) FROM run GROUP BY 1") == [("completed", runs)]
+    assert query(stack, "SELECT status::text, count(*) FROM task GROUP BY 1") == [("completed", runs * STEPS)]
+    assert query(stack, "SELECT count(*) FROM attempt WHERE outcome = 'completed'") == [(runs * STEPS,)]
+    gaps = """SELECT run_id FROM run r WHERE row_version <> (SELECT count(DISTINCT row_version) FROM run_event e WHERE e.run_id = r.run_id)
+              OR row_version <> (SELECT max(row_version) FROM run_event e WHERE e.run_id = r.run_id)"""
+    assert query(stack, gaps) == []
+    counted = """SELECT run_id, task FROM attempt GROUP BY 1, 2
+                 HAVING count(*) <> max(attempt) OR min(attempt) <> 1 OR count(DISTINCT attempt) <> count(*)"""
+    assert query(stack, counted) == []
+    assert query(stack, "SELECT count(*) FROM timer") == [(0,)]
+    with sqlite3.connect(tmp_path / "ledger.db") as ledger:
+        (effects,) = ledger.execute("SELECT count(DISTINCT effect_key) FROM effect").fetchone()
+    assert effects == runs * STEPS
+
+
+@pytest.mark.parametrize("name", ["worker-1", "streams-1", "relay-1", "api"])
+def test_kill_9_of_one_process_loses_nothing(stack: Stack, tmp_path: Path, name: str):
+    start(stack, RUNS // 2)
+    before = stack.pids()[name]
+    assert stack.kill9(name) == before
+    start(stack, RUNS // 2, RUNS // 2)
+    eventually(lambda: ended(stack) == RUNS, f"{RUNS} runs ended after kill -9 of {name}")
+    check(stack, tmp_path)
+    assert stack.pids()[name] != before
+
+
+def test_a_killed_workers_tasks_are_taken_over(stack: Stack, tmp_path: Path):
+    start(stack, seconds=2.5)
+    running = "SELECT count(*) FROM held_task JOIN worker_session USING (session_id) WHERE worker = 'worker-1'"
+    eventually(lambda: query(stack, running)[0][0] > 0, "the worker lists what it holds")
+    stack.kill9("worker-1")
+    eventually(lambda: ended(stack) == RUNS, "all runs ended")
+    check(stack, tmp_path)
+    assert query(stack, "SELECT count(*) > 0 FROM task WHERE token > 1") == [(True,)]
+
+
+def test_kafka_wiped_and_started_empty_finishes_the_runs(stack: Stack, tmp_path: Path, own_kafka: ApacheKafka):
+    start(stack)
+    eventually(lambda: ended(stack) > 0, "the first run ended")
+    own_kafka.kill9()
+    own_kafka.wipe()
+    own_kafka.start()
+    eventually(lambda: ended(stack) == RUNS, "all runs ended after Kafka was wiped")
+    check(stack, tmp_path)
+
+
+def test_starts_are_accepted_while_kafka_is_away(stack: Stack, tmp_path: Path, own_kafka: ApacheKafka):
+    start(stack, RUNS // 2)
+    own_kafka.kill9()
+    try:
+        start(stack, RUNS // 2, RUNS // 2)
+        health = httpx.get(f"{stack.api_url}/health")
+        assert health.status_code == 200
+    finally:
+        own_kafka.start()
+    eventually(lambda: ended(stack) == RUNS, "all runs ended once Kafka was back")
+    check(stack, tmp_path)
+
+
+def test_postgres_killed_is_a_503_and_then_everything_goes_on(stack: Stack, tmp_path: Path, postgres: EmbeddedPostgres):
+    start(stack, RUNS // 2)
+    postgres.kill9()
+    try:
+        answer = httpx.post(f"{stack.api_url}/workflows/faults/runs", json={"input": {"n": 0}}, timeout=20)
+        assert answer.status_code == 503
+        assert int(answer.headers["retry-after"]) >= 1
+        assert answer.headers["content-type"] == "application/problem+json"
+    finally:
+        postgres.start()
+    start(stack, RUNS // 2, RUNS // 2)
+    eventually(lambda: ended(stack) == RUNS, "all runs ended once Postgres was back")
+    check(stack, tmp_path)
+
+
+def test_every_process_killed_at_once_resumes(stack: Stack, tmp_path: Path):
+    start(stack)
+    for name in ("worker-1", "worker-2", "streams-1", "relay-1", "api"):
+        stack.kill9(name)
+    eventually(lambda: ended(stack) == RUNS, "all runs ended")
+    check(stack, tmp_path)
