@@ -73,7 +73,7 @@ async def serve(settings: StreamsSettings) -> None:
     sweeps = Sweeps(store, plans, topics, metrics)
     runs = RunAgent(store, ownership, database, RunCache(database, plans), clock, metrics, sweeps.expect_timer)
     triggers = TriggerAgent(store, ownership, database, plans, clock, metrics)
-    bodies: dict[str, Body] = {
+    agents: dict[str, Body] = {
         settings.events_topic: runs,
         settings.workers_topic: SessionAgent(store, ownership, database, metrics),
     }
@@ -86,17 +86,18 @@ async def serve(settings: StreamsSettings) -> None:
     }
 
     async def serve_triggers(wanted: set[str], stop: asyncio.Event) -> None:
+        # A user's topic may end with offsets that have no record, which a watchdog would take for a stall.
+        conf = {**kafka["conf"], "headrace.watchdog.seconds": 3600.0}
+        bodies: dict[str, Body] = dict.fromkeys(wanted, triggers)
         group = f"{settings.prefix}.triggers"
-        await run(
-            "plain", group=group, bodies=dict.fromkeys(wanted, triggers), stop=stop, handle_signals=False, **kafka
-        )
+        await run("plain", group=group, bodies=bodies, stop=stop, handle_signals=False, **{**kafka, "conf": conf})
 
     gc.collect()
     gc.freeze()  # what start-up made stays; without it every full collection walks it again
     gc.set_threshold(50_000, 50, 100)
     log.info("streams started", owner=owner, host=settings.host)
     background = [*sweeps.background(), lambda: follow(triggers, serve_triggers)]
-    await run(settings.host, group=f"{settings.prefix}.streams", bodies=bodies, background=background, **kafka)
+    await run(settings.host, group=f"{settings.prefix}.streams", bodies=agents, background=background, **kafka)
     log.info("streams stopped")
 
 

@@ -56,11 +56,12 @@ class Ownership:
             else:
                 del self._positions[topic, partition]
 
-    def take(self, batch: Batch) -> tuple[list[Message], list[Move]]:
+    def take(self, batch: Batch, *, is_gapless: bool = True) -> tuple[list[Message], list[Move]]:
         """The records of a batch that are still to be applied, and what applying them does to the offsets.
 
         Drops partitions that are no longer ours and records applied already. Stops at a hole and has the transport
-        start over: an offset is never skipped.
+        start over: an offset is never skipped. is_gapless: False for a user's topic, where compaction and transactions
+        leave offsets without a record.
         """
         records, moves = list[Message](), list[Move]()
         for partition, messages in batch.records.items():
@@ -73,7 +74,7 @@ class Ownership:
                 offset = message.offset()
                 if offset is None or (following is not None and offset < following):
                     continue
-                if following is not None and offset > following:
+                if is_gapless and following is not None and offset > following:
                     batch.rebuild(f"hole in {batch.topic}/{partition}: expected {following}, got {offset}")
                     break
                 records.append(message)

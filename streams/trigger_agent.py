@@ -125,25 +125,28 @@ class TriggerAgent:
                 continue
 
     def _apply(self, batch: Batch) -> None:
-        records, moves = self._ownership.take(batch)
+        records, moves = self._ownership.take(batch, is_gapless=False)
         if not moves:
             return
         try:
             self._commit(records, moves)
-        except psycopg.DataError as e:
-            if len(records) == 1:
-                self._set_aside(records[0], moves, f"Postgres refused it: {e}")
+        except psycopg.DataError:
+            self._apply_singly(batch)
+
+    def _apply_singly(self, batch: Batch) -> None:
+        """Postgres refused a value in this batch: one bad record must not hold the others up."""
+        while True:
+            self._ownership.refresh(batch.topic)
+            records, moves = self._ownership.take(batch, is_gapless=False)
+            if not moves:
                 return
-            for record in records:  # one bad value must not hold the others up
-                of_it = next(move for move in moves if move.partition == record.partition())
-                self._ownership.refresh(batch.topic)
-                _, rest = self._ownership.take(batch)
-                of_it = next(move for move in rest if move.partition == record.partition())
-                move = of_it._replace(new=(record.offset() or 0) + 1)
-                try:
-                    self._commit([record], [move])
-                except psycopg.DataError as refused:
-                    self._set_aside(record, [move], f"Postgres refused it: {refused}")
+            first = records[0]
+            of_first = next(move for move in moves if move.partition == first.partition())
+            move = of_first._replace(new=(first.offset() or 0) + 1)
+            try:
+                self._commit([first], [move])
+            except psycopg.DataError as e:
+                self._set_aside(first, move, f"Postgres refused it: {e}")
 
     def _commit(self, records: list[Message], moves: list[Move]) -> None:
         rows = Rows(self._store)
@@ -233,13 +236,13 @@ class TriggerAgent:
         )
         self._metrics.set_aside.inc()
 
-    def _set_aside(self, record: Message, moves: list[Move], reason: str) -> None:
+    def _set_aside(self, record: Message, move: Move, reason: str) -> None:
         rows = Rows(self._store)
-        self._ownership.fence(rows, moves)
+        self._ownership.fence(rows, [move])
         self._bury(rows, record, reason)
         with self._database.transaction() as connection:
             execute_sync(connection, rows.calls())
-        self._ownership.moved(moves)
+        self._ownership.moved([move])
 
 
 def _row(fate: Fate, run_id: str | None, is_new: bool) -> tuple[Any, ...]:

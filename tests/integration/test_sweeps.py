@@ -1,0 +1,252 @@
+"""The sweeps on a real Postgres: what each finds, what it leaves alone, and what it says. Kafka's answers are given by the test."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from prometheus_client import CollectorRegistry
+from pydantic import SecretStr
+
+from headrace.graph import from_data
+from state.outbox import Record, unbundle
+from state.plans import Plans
+from state.settings import EngineSettings
+from state.starts import start_run
+from state.store import Store
+from state.workflows import publish
+from streams.metrics import Metrics
+from streams.sweeps import Sweeps
+from streams.topics import Log
+
+COMMANDS = "headrace.commands.default"
+LEASE = 10.0
+
+
+class Logs:
+    """What the broker would answer about the command topic."""
+
+    def __init__(self) -> None:
+        self.log = Log("first", {0: 0})
+        self.received = -1
+
+    def read(self, topics: Any) -> dict[str, Log]:
+        return {COMMANDS: self.log}
+
+    def committed(self, logs: Any) -> dict[str, dict[int, int]]:
+        return {COMMANDS: {0: self.received}}
+
+
+class Yard:
+    def __init__(self, dsn: str, connection: psycopg.AsyncConnection[Any]) -> None:
+        self.dsn, self.connection, self.logs = dsn, connection, Logs()
+        settings = EngineSettings(postgres=dsn, secret=SecretStr("0123456789abcdef"), lease_seconds=LEASE)
+        self.store = Store(settings)
+        self.sweeps = Sweeps(self.store, Plans(), self.logs, Metrics(CollectorRegistry()))  # type: ignore[arg-type]
+
+    async def query(self, sql: str, *parameters: Any) -> list[Any]:
+        cursor = await self.connection.execute(sql.encode(), parameters)
+        return await cursor.fetchall() if cursor.description else []
+
+    async def start(self, **task: Any) -> str:
+        workflow = from_data({"name": "w", "tasks": {"a": {"run": "t.a", **task}}})
+        async with self.connection.transaction():
+            await publish(self.connection, "default", workflow.name, workflow.canonical().decode())
+            plan = await Plans().latest(self.connection, "default", "w")
+            run_id, _ = await start_run(self.connection, self.store, plan, b"{}", namespace="default")
+        await self.said()
+        return run_id
+
+    async def said(self) -> list[tuple[str, dict[str, Any]]]:
+        """(run id, event) of all that was left in the outbox for the run agent since the last look."""
+        rows = await self.query(
+            "SELECT data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, 'proto_version', '1', "
+            "'publication_names', 'headrace_outbox', 'messages', 'true') WHERE get_byte(data, 0) = 77",
+            self.slot,
+        )
+        records: list[Record] = []
+        for (data,) in rows:
+            content = bytes(data)
+            records += unbundle(content[content.index(b"headrace\0") + 13 :])
+        return [(r.key.decode(), json.loads(r.value)) for r in records if r.topic == "headrace.events"]
+
+    @property
+    def slot(self) -> str:
+        return f"sweeps_{psycopg.conninfo.conninfo_to_dict(self.dsn)['dbname']}"
+
+    async def session(self, *held: tuple[str, int, int], expires: str = "1 hour") -> str:
+        session_id = str(uuid4())
+        await self.query(
+            "INSERT INTO worker_session (session_id, worker, queues, slots, seq, lease, renewed_at, expires_at) "
+            "VALUES (%s, 'w', '{default}', 1, 1, '10 s', now(), now() + %s::interval)",
+            session_id,
+            expires,
+        )
+        for run_id, task, token in held:
+            await self.query("INSERT INTO held_task VALUES (%s, %s, %s, %s)", run_id, task, token, session_id)
+        return session_id
+
+    async def watermark(self, at: str = "0 s") -> None:
+        await self.query(
+            "INSERT INTO watermark VALUES ('sessions', now() + %s::interval) "
+            "ON CONFLICT (name) DO UPDATE SET at = excluded.at",
+            at,
+        )
+
+
+@pytest.fixture
+async def yard(database: str) -> AsyncIterator[Yard]:
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as connection:
+        made = Yard(database, connection)
+        await made.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", made.slot)
+        yield made
+
+
+async def test_a_due_timer_is_said_once_and_again_only_when_nobody_applied_it(yard: Yard):
+    run_id = await yard.start()
+    await yard.query("INSERT INTO timer VALUES (%s, 0, 1, 'backoff', now() - interval '1 s')", run_id)
+    await yard.query("INSERT INTO timer VALUES (%s, 1, 1, 'backoff', now() + interval '1 h')", run_id)
+    assert await yard.sweeps._timers(yard.connection) == 1
+    assert await yard.sweeps._timers(yard.connection) == 0
+    ((key, event),) = await yard.said()
+    assert (key, event["kind"], event["task"], event["token"]) == (run_id, "due", 0, 1)
+    await yard.query("UPDATE timer SET said_at = now() - interval '6 s' WHERE task = 0")
+    assert await yard.sweeps._timers(yard.connection) == 1
+
+
+async def test_two_processes_share_the_due_timers(yard: Yard, database: str):
+    run_id = await yard.start()
+    for task in range(10):
+        await yard.query("INSERT INTO timer VALUES (%s, %s, 1, 'backoff', now() - interval '1 s')", run_id, task)
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as other:
+        found = await asyncio.gather(yard.sweeps._timers(yard.connection), yard.sweeps._timers(other))
+    assert sum(found) == 10
+    assert len(await yard.said()) == 10
+
+
+async def test_b05_a_session_is_judged_by_the_watermark_and_not_by_the_clock(yard: Yard):
+    run_id = await yard.start()
+    await yard.session((run_id, 0, 1), expires="-5 s")
+    await yard.watermark("-1 minute")  # the session agent was down: it has not read what may be in the log
+    assert await yard.sweeps._sessions(yard.connection) == 0
+    await yard.watermark()
+    assert await yard.sweeps._sessions(yard.connection) == 1
+    ((key, event),) = await yard.said()
+    assert (key, event["kind"], event["token"]) == (run_id, "lost", 1)
+    assert await yard.query("SELECT count(*) FROM held_task") == [(0,)]
+
+
+async def test_what_a_live_session_lists_as_well_is_not_lost(yard: Yard):
+    run_id = await yard.start()
+    await yard.session((run_id, 0, 1), expires="-5 s")
+    await yard.session((run_id, 0, 1))
+    await yard.watermark()
+    assert await yard.sweeps._sessions(yard.connection) == 0
+    assert await yard.said() == []
+
+
+async def test_b17_a_running_task_whose_session_row_vanished_is_lost(yard: Yard):
+    run_id = await yard.start()
+    await yard.query("UPDATE task SET status = 'running', attempt = 1, session_id = %s", uuid4())
+    await yard.query("UPDATE task SET changed_at = now() - interval '11 s'")
+    await yard.watermark()
+    assert await yard.sweeps._lost(yard.connection) == 1
+    ((key, event),) = await yard.said()
+    assert (key, event["kind"]) == (run_id, "lost")
+
+
+async def test_a_running_task_that_its_live_session_lists_is_not_lost(yard: Yard):
+    run_id = await yard.start()
+    session_id = await yard.session((run_id, 0, 1))
+    await yard.query("UPDATE task SET status = 'running', attempt = 1, session_id = %s", session_id)
+    await yard.query("UPDATE task SET changed_at = now() - interval '1 h'")
+    await yard.watermark()
+    assert await yard.sweeps._lost(yard.connection) == 0
+
+
+async def passes(yard: Yard, *marks: str) -> int:
+    """Make one pass at each watermark; answers what the last one found."""
+    found = 0
+    for mark in marks:
+        await yard.watermark(mark)
+        found = await yard.sweeps._lost(yard.connection)
+    return found
+
+
+async def test_a_backlog_is_not_a_loss(yard: Yard):
+    await yard.start()
+    await yard.query("UPDATE task SET changed_at = now() - interval '1 h'")
+    yard.logs.log, yard.logs.received = Log("first", {0: 500_000}), 3
+    assert await passes(yard, "0 s", "10 s", "20 s", "30 s", "60 s") == 0
+    assert await yard.said() == []
+
+
+async def test_a_relay_that_is_behind_is_not_a_loss(yard: Yard):
+    await yard.start()
+    yard.logs.log, yard.logs.received = Log("first", {0: 5}), 5
+    assert await passes(yard, "-1 h", "-1 h", "-1 h", "-50 minutes") == 0
+
+
+async def test_a_command_that_was_received_and_never_listed_is_lost_a_lease_later(yard: Yard):
+    run_id = await yard.start()
+    yard.logs.log, yard.logs.received = Log("first", {0: 5}), 5
+    assert await passes(yard, "1 s", "2 s", "11 s") == 0
+    assert await passes(yard, "12 s") == 1
+    ((key, event),) = await yard.said()
+    assert (key, event["kind"], event["token"]) == (run_id, "lost", 1)
+    assert await passes(yard, "13 s") == 0  # said once per lease
+
+
+async def test_a_command_that_a_live_session_lists_is_not_lost(yard: Yard):
+    run_id = await yard.start()
+    await yard.session((run_id, 0, 1))
+    yard.logs.log, yard.logs.received = Log("first", {0: 5}), 5
+    assert await passes(yard, "1 s", "2 s", "12 s", "30 s") == 0
+
+
+async def test_b95_a_command_topic_that_was_made_anew_has_lost_its_commands(yard: Yard):
+    run_id = await yard.start()
+    yard.logs.log, yard.logs.received = Log("first", {0: 5}), 0
+    assert await passes(yard, "0 s") == 0
+    yard.logs.log, yard.logs.received = Log("second", {0: 0}), -1
+    assert await passes(yard, "1 s") == 0
+    assert await passes(yard, "8 s") == 1
+    assert (await yard.said())[0][0] == run_id
+
+
+async def test_b97_a_lost_slot_has_lost_its_commands(yard: Yard):
+    run_id = await yard.start()
+    await yard.query("INSERT INTO relay_owner (slot, owner, epoch, renewed_at, gap_at) VALUES ('s', 'o', 1, now(), now())")
+    assert await passes(yard, "1 s") == 0
+    assert await passes(yard, "8 s") == 1
+    assert (await yard.said())[0][0] == run_id
+
+
+async def test_an_unapplied_request_is_said_again(yard: Yard):
+    run_id, inbox_id = await yard.start(), uuid4()
+    await yard.query(
+        "INSERT INTO inbox (inbox_id, run_id, kind, body, said_at) VALUES (%s, %s, 'cancelled', '{}', now() - interval '6 s')",
+        inbox_id,
+        run_id,
+    )
+    assert await yard.sweeps._requests(yard.connection) == 1
+    assert await yard.said() == [(run_id, {"kind": "requested", "inbox": str(inbox_id)})]
+    assert await yard.sweeps._requests(yard.connection) == 0
+
+
+@pytest.mark.parametrize(
+    ("on_expiry", "outcome"), [("fail", "expired"), ("reject", "rejected"), ("approve", "approved")]
+)
+async def test_b82_an_expired_question_becomes_a_request(yard: Yard, on_expiry: str, outcome: str):
+    run_id = await yard.start(approval={"title": "ok?", "expires": "1h", "on_expiry": on_expiry})
+    assert await yard.sweeps._approvals(yard.connection) == 0
+    await yard.query("UPDATE approval SET expires_at = now() - interval '1 s'")
+    assert await yard.sweeps._approvals(yard.connection) == 1
+    ((key, event),) = await yard.said()
+    ((kind, body),) = await yard.query("SELECT kind, body FROM inbox WHERE inbox_id = %s", UUID(event["inbox"]))
+    assert (key, kind, body["outcome"]) == (run_id, "decided", outcome)
+    assert await yard.query("SELECT status, decided_by FROM approval") == [(outcome, "expiry")]
+    assert await yard.sweeps._approvals(yard.connection) == 0

@@ -1,0 +1,179 @@
+"""A record of a user's topic starts one run: on a real Postgres, with the records handed in by the test."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+from prometheus_client import CollectorRegistry
+from pydantic import SecretStr
+
+from headrace.graph import from_data
+from state.plans import Plans
+from state.settings import EngineSettings
+from state.store import Store
+from state.workflows import publish
+from streams.batch import Batch
+from streams.clock import DatabaseClock
+from streams.database import Database
+from streams.metrics import Metrics
+from streams.ownership import Ownership
+from streams.trigger_agent import TriggerAgent
+
+TOPIC = "shop.orders"
+STRUCTURED = [("content-type", b"application/cloudevents+json")]
+
+
+class Record:
+    def __init__(self, offset: int, value: bytes | None, headers: list[tuple[str, bytes | None]]) -> None:
+        self._offset, self._value, self._headers = offset, value, headers
+
+    def topic(self) -> str:
+        return TOPIC
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes:
+        return b"k"
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        return self._headers
+
+
+class Shop:
+    """A trigger agent with one workflow, and subscriptions made by the test."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn, self.database = dsn, Database(dsn)
+        store = Store(EngineSettings(postgres=dsn, secret=SecretStr("0123456789abcdef")))
+        self.ownership = Ownership(self.database, "one")
+        clock, metrics = DatabaseClock(self.database), Metrics(CollectorRegistry())
+        self.agent = TriggerAgent(store, self.ownership, self.database, Plans(), clock, metrics)
+        self.epoch = 0
+
+    def query(self, sql: str, *parameters: Any) -> list[Any]:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            return connection.execute(sql.encode(), parameters).fetchall()
+
+    def subscribe(self, name: str = "orders", filter: str | None = None, input: Any = None) -> None:
+        self.query(
+            "INSERT INTO subscription (subscription_id, name, topic, workflow, filter, input) "
+            "VALUES (gen_random_uuid(), %s, %s, 'order', %s, %s) RETURNING 1",
+            name,
+            TOPIC,
+            filter,
+            None if input is None else json.dumps(input),
+        )
+        self.agent.look()
+
+    async def apply(self, *values: bytes | None, headers: Any = (), at: int = 0) -> None:
+        records = [Record(at + i, value, list(headers)) for i, value in enumerate(values)]
+        await asyncio.wait_for(self.agent(Batch(TOPIC, "log", {0: records}, {0: self.epoch})), 15)  # type: ignore[dict-item]
+
+    def inputs(self) -> list[Any]:
+        return [value for (value,) in self.query("SELECT input FROM run ORDER BY run_id")]
+
+    def fates(self) -> list[str]:
+        return [fate for (fate,) in self.query('SELECT fate FROM trigger_event ORDER BY "offset", subscription_id')]
+
+
+@pytest.fixture
+async def shop(database: str) -> AsyncIterator[Shop]:
+    made = Shop(database)
+    async with await psycopg.AsyncConnection.connect(database) as connection:
+        workflow = from_data({"name": "order", "tasks": {"a": {"run": "shop.a"}}})
+        await publish(connection, "default", workflow.name, workflow.canonical().decode())
+    made.epoch = (await made.ownership.lease(TOPIC, "log", [0]))[0][0]
+    yield made
+    made.database.close()
+
+
+def event(id: str, total: float = 12, type: str = "order.placed") -> bytes:
+    data = {"specversion": "1.0", "id": id, "source": "/shop", "type": type, "data": {"total": total}}
+    return json.dumps(data).encode()
+
+
+async def test_one_run_for_each_record(shop: Shop):
+    shop.subscribe()
+    await shop.apply(b'{"n": 1}', b'{"n": 2}')
+    assert shop.inputs() == [{"n": 1}, {"n": 2}]
+    assert shop.query("SELECT count(*) FROM task WHERE status = 'queued'") == [(2,)]
+    assert shop.fates() == ["started", "started"]
+
+
+async def test_a_cloud_event_that_comes_twice_is_one_run(shop: Shop):
+    shop.subscribe()
+    await shop.apply(event("a"), event("b"), event("a"), headers=STRUCTURED)
+    await shop.apply(event("b"), headers=STRUCTURED, at=3)
+    assert shop.inputs() == [{"total": 12}, {"total": 12}]
+    assert shop.fates() == ["started", "started", "duplicate", "duplicate"]
+
+
+async def test_a_record_read_again_is_one_run(shop: Shop):
+    shop.subscribe()
+    await shop.apply(b"{}")
+    shop.query("UPDATE partition_owner SET next_offset = 0 RETURNING 1")
+    shop.ownership.refresh(TOPIC)
+    await shop.apply(b"{}")
+    assert shop.inputs() == [{}]
+    assert sorted(shop.fates()) == ["duplicate", "started"]
+
+
+async def test_filter_and_mapping_see_attributes_and_data(shop: Shop):
+    shop.subscribe(
+        filter="input.type == 'order.placed' && input.data.total > 10",
+        input={"amount": "${{ input.data.total }}", "order": "${{ input.id }}"},
+    )
+    await shop.apply(event("a"), event("b", total=5), event("c", type="order.seen"), headers=STRUCTURED)
+    assert shop.inputs() == [{"amount": 12, "order": "a"}]
+    assert shop.fates() == ["started", "filtered", "filtered"]
+
+
+async def test_what_cannot_be_read_is_set_aside_and_the_next_record_starts_its_run(shop: Shop):
+    shop.subscribe()
+    await shop.apply(b"\xff\xfe", b'{"text": "\\u0000"}', b'{"n": 3}')
+    assert shop.inputs() == [{"n": 3}]
+    assert shop.fates() == ["failed", "failed", "started"]
+    assert shop.query('SELECT topic, "offset", value FROM dead_letter ORDER BY "offset"') == [
+        (TOPIC, 0, b"\xff\xfe"),
+        (TOPIC, 1, b'{"text": "\\u0000"}'),
+    ]
+
+
+async def test_an_unknown_workflow_sets_the_record_aside(shop: Shop):
+    shop.subscribe()
+    shop.query("UPDATE subscription SET workflow = 'nobody' RETURNING 1")
+    shop.agent.look()
+    await shop.apply(b"{}")
+    assert shop.fates() == ["failed"]
+    assert "nobody" in shop.query("SELECT reason FROM dead_letter")[0][0]
+
+
+async def test_two_subscriptions_of_a_topic_are_two_runs(shop: Shop):
+    shop.subscribe("one")
+    shop.subscribe("two")
+    await shop.apply(b"{}")
+    assert len(shop.inputs()) == 2
+
+
+async def test_offsets_without_a_record_hold_nothing_up(shop: Shop):
+    shop.subscribe()
+    await shop.apply(b'{"n": 1}')
+    await shop.apply(b'{"n": 2}', at=5)
+    assert shop.inputs() == [{"n": 1}, {"n": 2}]
+
+
+async def test_the_trace_of_the_record_goes_on_in_the_run(shop: Shop):
+    shop.subscribe()
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    await shop.apply(b"{}", headers=[("traceparent", trace.encode()), ("other", None)])
+    assert shop.query("SELECT traceparent FROM run") == [(trace,)]
