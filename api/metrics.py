@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -18,6 +19,7 @@ from api.pinned import load_plans
 from headrace.errors import UnavailableError
 from headrace.machine import RunStatus
 from headrace.machine.status import RUN_TERMINAL
+from state.counters import CounterRow, read_counters
 from state.plans import Plans
 from state.queries import health
 
@@ -34,6 +36,8 @@ class Snapshot(NamedTuple):
     oldest: dict[str, float]
     """Seconds since the oldest QUEUED task of a queue was handed out."""
     waiting: health.WaitingRow
+    counters: list[CounterRow]
+    """What the streams processes have counted."""
 
 
 class Metrics:
@@ -87,6 +91,7 @@ class Metrics:
             runs = {row.status: row.runs for row in await health.count_open_runs(connection)}
             tasks = await health.count_open_tasks(connection)
             waiting = await health.count_waiting(connection, self._namespace)
+            counters = await read_counters(connection)
             plans = await load_plans(self._plans, connection, {row.version_id for row in tasks})
         depth, oldest = defaultdict[tuple[str, str], int](int), defaultdict[str, float](float)
         for row in tasks:
@@ -94,7 +99,7 @@ class Metrics:
             depth[queue, row.status] += row.tasks
             if row.status == "queued":
                 oldest[queue] = max(oldest[queue], row.oldest_seconds)
-        return Snapshot(relay, runs, dict(depth), dict(oldest), waiting)
+        return Snapshot(relay, runs, dict(depth), dict(oldest), waiting, counters)
 
 
 class _EngineCollector(Collector):
@@ -109,6 +114,7 @@ class _EngineCollector(Collector):
             return
         yield from _of_runs_and_tasks(snapshot)
         yield from _of_what_waits(snapshot)
+        yield from _of_counters(snapshot.counters)
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -130,6 +136,14 @@ def _of_runs_and_tasks(snapshot: Snapshot) -> Iterator[Metric]:
     for queue, seconds in snapshot.oldest.items():
         oldest.add_metric([queue], seconds)
     yield oldest
+
+
+def _of_counters(rows: list[CounterRow]) -> Iterator[Metric]:
+    for (name, kind, what), samples in groupby(rows, key=lambda row: row[:3]):
+        metric = Metric(name, what, kind)
+        for row in samples:
+            metric.add_sample(row.sample, row.labels, row.value)
+        yield metric
 
 
 def _of_what_waits(snapshot: Snapshot) -> Iterator[Metric]:

@@ -1,13 +1,20 @@
 """What a streams process counts, by Prometheus conventions. Nothing is labelled by run or task: those have no bound."""
 
+from collections.abc import Iterable
+from typing import Any
+
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from headrace.machine import Abort, BuryTask, Dispatch, EndAttempt, MachineEvent, Transition
 from headrace.messages import Failed, Succeeded
+from state.counters import CounterRow
 
 
 class Metrics:
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._told: dict[tuple[Any, ...], float] = {}
+
         def counter(name: str, what: str, labels: tuple[str, ...] = ()) -> Counter:
             return Counter(f"headrace_{name}", what, labels, registry=registry)
 
@@ -37,6 +44,27 @@ class Metrics:
             buckets=(1, 3, 10, 30, 100, 300, 1000, 3000),
         )
         self._outcomes = {o: self.attempts.labels(o) for o in ("completed", "failed", "lost", "cancelled", "returned")}
+
+    def fresh(self) -> list[CounterRow]:
+        """What came since the last call."""
+        rows = []
+        for family in self._registry.collect():
+            for sample in family.samples:
+                if sample.name.endswith("_created"):
+                    continue
+                known = (sample.name, *sorted(sample.labels.items()))
+                came = sample.value - self._told.get(known, 0.0)
+                if came:
+                    self._told[known] = sample.value
+                    rows.append(
+                        CounterRow(family.name, family.type, family.documentation, sample.name, sample.labels, came)
+                    )
+        return rows
+
+    def take_back(self, rows: Iterable[CounterRow]) -> None:
+        """They could not be stored: tell them again next time."""
+        for row in rows:
+            self._told[row.sample, *sorted(row.labels.items())] -= row.value
 
     def batch(self, records: int) -> None:
         self.records.inc(records)

@@ -20,6 +20,7 @@ from uuid_utils import uuid7
 
 from headrace.errors import UnavailableError
 from headrace.messages import Due, Event, Lost, Requested, Tick, encode, make_nonce
+from state.counters import add_counters
 from state.outbox import Record, emit
 from state.plans import Plans
 from state.sql import load
@@ -63,6 +64,7 @@ class Sweeps:
             lambda: self._run("requests", self._requests, _pause(1.0)),
             lambda: self._run("approvals", self._approvals, _pause(0.5)),
             lambda: self._run("topics", self._make_topics, _pause(2.0)),
+            lambda: self._run("counters", self._counters, _pause(2.0)),
             lambda: self._run("retention", self._retention, _pause(300.0)),
         ]
 
@@ -255,6 +257,16 @@ class Sweeps:
     async def _queues(self, connection: Connection) -> set[str]:
         rows = await (await _run(connection, "list_queues", ())).fetchall()
         return {"default", *(queue for (queue,) in rows)}
+
+    async def _counters(self, connection: Connection) -> int:
+        """Add what this process counted to the sums that the API shows."""
+        if rows := self._metrics.fresh():
+            try:
+                await add_counters(connection, rows)
+            except psycopg.Error:
+                self._metrics.take_back(rows)
+                raise
+        return 0
 
     async def _retention(self, connection: Connection) -> int:
         for statement in ("purge_answers", "purge_sessions", "purge_inbox"):

@@ -273,6 +273,17 @@ CREATE TABLE sweep_pass (
   found int NOT NULL
 ) WITH (fillfactor = 50);
 
+-- What all streams processes together have counted, for one page of metrics; each adds what is new every few seconds.
+CREATE TABLE engine_counter (
+  sample text NOT NULL,
+  labels text NOT NULL,
+  metric text NOT NULL,
+  kind text NOT NULL CONSTRAINT engine_counter_kind_known CHECK (kind IN ('counter', 'histogram')),
+  what text NOT NULL,
+  value double precision NOT NULL,
+  CONSTRAINT engine_counter_key PRIMARY KEY (sample, labels)
+) WITH (fillfactor = 50);
+
 CREATE TABLE subscription (
   subscription_id uuid CONSTRAINT subscription_key PRIMARY KEY,
   namespace text NOT NULL DEFAULT 'default',

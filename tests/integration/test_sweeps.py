@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
 from headrace.graph import from_data
+from state.counters import add_counters, read_counters
 from state.outbox import Record, unbundle
 from state.plans import Plans
 from state.settings import EngineSettings
@@ -250,3 +251,16 @@ async def test_b82_an_expired_question_becomes_a_request(yard: Yard, on_expiry: 
     assert (key, kind, body["outcome"]) == (run_id, "decided", outcome)
     assert await yard.query("SELECT status, decided_by FROM approval") == [(outcome, "expiry")]
     assert await yard.sweeps._approvals(yard.connection) == 0
+
+
+async def test_counters_of_all_processes_are_summed_up(yard: Yard):
+    for _ in range(2):
+        metrics = Metrics(CollectorRegistry())
+        metrics.attempts.labels("failed").inc(3)
+        metrics.seconds.observe(0.3)
+        await add_counters(yard.connection, metrics.fresh())
+        assert metrics.fresh() == []
+    rows = {(row.sample, *row.labels.values()): row.value for row in await read_counters(yard.connection)}
+    assert rows["headrace_task_attempts_total", "failed"] == 6
+    assert rows["headrace_task_attempt_seconds_bucket", "0.5"] == 2
+    assert ("headrace_task_attempt_seconds_bucket", "0.1") not in rows
