@@ -187,6 +187,8 @@ class Task(msgspec.Struct):
     error: msgspec.Raw
     """{code, message, …}, or null."""
     approval_id: str | None
+    progress: msgspec.Raw
+    """What its body last said by `ctx.heartbeat(details)`, or null."""
     input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """What its body is given; only for a single task, once it was handed out."""
 

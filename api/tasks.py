@@ -135,6 +135,7 @@ def _task(run_id: UUID, plan: Plan, spec: TaskPlan, row: TaskRow | None) -> Task
         output=raw(row.output) if row else NULL,
         error=raw(row.error) if row else NULL,
         approval_id=str(row.approval_id) if row and row.approval_id else None,
+        progress=raw(row.progress) if row else NULL,
     )
 
 

@@ -184,6 +184,8 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", tag_field="kind", omit_defaults
     """The last message of a session that stopped in order; it holds nothing."""
     library: str = ""
     """Version of the headrace library in that process."""
+    details: list[tuple[str, int, int, msgspec.Raw]] = []
+    """(run id, task, token, JSON) of what bodies said about their progress by `ctx.heartbeat(details)`."""
     v: int = WIRE_VERSION
 
 

@@ -199,6 +199,8 @@ class RunAgent:
         if isinstance(told.event, Requested):
             request = requests.get(told.event.inbox)
             event = None if request is None or request.applied else request.event
+            if run.attention and not isinstance(event, Cancelled | Released):
+                event = None  # it stays in the inbox, and is said again once somebody has let the run go on
             if event is not None:
                 rows.add("apply_inbox", UUID(told.event.inbox).bytes)
         elif told.event.nonce != make_nonce(self._store.secret, run.key, told.event.task, told.event.token):

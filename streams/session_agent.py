@@ -18,7 +18,8 @@ import psycopg
 import structlog
 from confluent_kafka import Message
 
-from headrace.errors import MessageError, UnavailableError
+from headrace import payload
+from headrace.errors import MessageError, PayloadError, UnavailableError
 from headrace.messages import Heartbeat, Renewed, Tick, decode_worker_message
 from state.pipe import Overtaken
 from state.sql import load
@@ -83,7 +84,7 @@ class SessionAgent:
                     tick = max(tick, message.at)
                 elif (known := beats.get(str(UUID(message.session)))) is None or known.seq < message.seq:
                     beats[str(UUID(message.session))] = _checked(message)
-            except (MessageError, ValueError) as e:
+            except (MessageError, PayloadError, ValueError) as e:
                 place = (record.topic() or "", record.partition() or 0, record.offset() or 0)
                 rows.bury_record(self._store.settings.namespace, None, *place, record.key(), record.value(), str(e))
                 self._metrics.set_aside.inc()
@@ -117,7 +118,9 @@ class SessionAgent:
         columns = [list(column) for column in zip(*listed, strict=True)] or [[], [], [], []]
         _run(connection, "drop_held", (list(renewed), *columns))
         if listed:
-            _run(connection, "list_held", tuple(columns))
+            said = {(run, task, token): bytes(raw).decode() for b in beats for run, task, token, raw in b.details}
+            details = [said.get((str(run), task, token)) for run, task, token, _ in listed]
+            _run(connection, "list_held", (*columns, details))
         return renewed
 
 
@@ -131,6 +134,8 @@ def _checked(beat: Heartbeat) -> Heartbeat:
         if not (0 <= task < 2**31 and 0 <= token < 2**31):
             raise ValueError(f"holds task {task} under token {token} of {run}")
         UUID(run)
+    for _, _, _, detail in beat.details:
+        payload.check(bytes(detail))
     if "\0" in beat.worker + beat.library + "".join(beat.queues):
         raise ValueError("a name in the heartbeat holds U+0000")
     return beat

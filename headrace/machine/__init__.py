@@ -19,7 +19,7 @@ The last four are terminal. One edge leads out of a terminal state, and only an 
 takes a FAILED task of a dead letter back to QUEUED, and the tasks that were skipped because of it back to PENDING. It
 does not go round an approval: a task that never ran is asked about (again) first.
 
-The token counts hand-outs and questions of a task: it rises by one with every command, never falls, over restarts,
+The token counts hand-outs and questions of a task: it rises by one with each, and never falls, over restarts,
 failovers and replays. An event that names another token than the task's is stale: it changes nothing. So a late,
 repeated or forged answer is an ordinary input. The attempt counts bodies that began; a hand-out that was lost before
 its body began uses none up.

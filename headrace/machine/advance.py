@@ -105,7 +105,8 @@ def _succeeded(plan: Plan, run: RunState, event: Succeeded, at: int) -> Transiti
     draft.actions.append(EndAttempt(event.task, begun.attempt, task.token, "completed"))
     _clear_timer(draft, event.task, task)
     output = bytes(event.output) if spec.is_referenced else None
-    _put(run, draft, event.task, TaskState(_COMPLETED, begun.attempt, task.token, output=output))
+    done = TaskState(_COMPLETED, begun.attempt, task.token, None, task.retries_from, output=output)
+    _put(run, draft, event.task, done)
     return _close(plan, run, draft, [event.task], at)
 
 
@@ -368,7 +369,7 @@ def _bury(run: RunState, draft: Transition, index: int, task: TaskState, error: 
 
 
 def _close(plan: Plan, run: RunState, draft: Transition, ended: list[int], at: int) -> Transition:
-    """Look at the joins behind every task that ended, then derive the run's status. No recursion, whatever the depth."""
+    """Look at the joins behind every task that ended, then derive the run's status. Depth does not matter."""
     for index in ended:  # grows while it is walked
         status = draft.tasks[index].status
         for after in plan.tasks[index].dependants:

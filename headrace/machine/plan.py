@@ -101,8 +101,9 @@ def compile_plan(workflow: "Workflow", *, version: int = 1, version_id: int = 0)
                     jitter=task.retry.jitter,
                 ),
                 timeout=None if task.timeout is None else task.timeout.total_seconds(),
-                approval=approval
-                and ApprovalPlan(
+                approval=None
+                if approval is None
+                else ApprovalPlan(
                     title=approval.title,
                     approvers=tuple(approval.approvers),
                     expires=None if approval.expires is None else int(approval.expires.total_seconds() * _MICROSECONDS),

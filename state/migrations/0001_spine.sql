@@ -236,6 +236,8 @@ CREATE TABLE held_task (
   task int NOT NULL,
   token int NOT NULL,
   session_id uuid NOT NULL,
+  -- What the body last said about its progress.
+  detail json,
   CONSTRAINT held_task_key PRIMARY KEY (run_id, task, token, session_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX held_task_of_a_session ON held_task (session_id);

@@ -26,6 +26,8 @@ class TaskRow(NamedTuple):
     output: str | None
     error: str | None
     approval_id: UUID | None
+    progress: str | None
+    """What its body said by its last heartbeat, while it is open."""
     total: int
     """How many there are in the range asked for; more than were answered when PAGE_BYTES cut the list."""
 

@@ -87,19 +87,19 @@ INSERT INTO timer (run_id, task, token, kind, due_at)
 SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::timestamptz[]) AS given (run_id, task, token, kind, due_at)
 ON CONFLICT (run_id, task) DO UPDATE SET token = excluded.token, kind = excluded.kind, due_at = excluded.due_at, said_at = NULL;
 
--- name: close_approvals
--- Questions that nobody needs to answer any more.
--- columns: run_ids uuid, tasks int, tokens int
-UPDATE approval SET status = 'cancelled', decided_at = now()
-FROM unnest($1::uuid[], $2::int[], $3::int[]) AS given (run_id, task, token)
-WHERE approval.run_id = given.run_id AND approval.task = given.task AND approval.token = given.token AND approval.status = 'waiting';
-
 -- name: ask_approvals
 -- columns: approval_ids uuid, namespaces text, run_ids uuid, tasks int, tokens int, titles text, approvers json, on_expiry text, expires_seconds int?
 INSERT INTO approval (approval_id, namespace, run_id, task, token, title, approvers, on_expiry, expires_at)
 SELECT approval_id, namespace, run_id, task, token, title, approvers, on_expiry, now() + make_interval(secs => expires_seconds)
 FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::int[], $5::int[], $6::text[], $7::json[], $8::text[], $9::int[])
   AS given (approval_id, namespace, run_id, task, token, title, approvers, on_expiry, expires_seconds);
+
+-- name: close_approvals
+-- Questions that nobody needs to answer any more; after ask_approvals, so also one asked in this batch.
+-- columns: run_ids uuid, tasks int, tokens int
+UPDATE approval SET status = 'cancelled', decided_at = now()
+FROM unnest($1::uuid[], $2::int[], $3::int[]) AS given (run_id, task, token)
+WHERE approval.run_id = given.run_id AND approval.task = given.task AND approval.token = given.token AND approval.status = 'waiting';
 
 -- name: bury_tasks
 -- columns: dead_letter_ids uuid, namespaces text, run_ids uuid, tasks int, tokens int, reasons text, errors json

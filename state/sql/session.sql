@@ -22,9 +22,11 @@ DELETE FROM held_task h WHERE h.session_id = ANY($1::uuid[]) AND NOT EXISTS (
   WHERE listed.run_id = h.run_id AND listed.task = h.task AND listed.token = h.token AND listed.session_id = h.session_id);
 
 -- name: list_held
-INSERT INTO held_task (run_id, task, token, session_id)
-SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::uuid[]) AS listed (run_id, task, token, session_id)
-ON CONFLICT DO NOTHING;
+-- What is listed already is written again only when its body said something new.
+INSERT INTO held_task AS h (run_id, task, token, session_id, detail)
+SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::uuid[], $5::json[]) AS listed (run_id, task, token, session_id, detail)
+ON CONFLICT (run_id, task, token, session_id) DO UPDATE SET detail = excluded.detail
+WHERE h.detail::text IS DISTINCT FROM excluded.detail::text;
 
 -- name: raise_watermark
 INSERT INTO watermark AS w (name, at) VALUES ($1, to_timestamp($2::double precision / 1000000))

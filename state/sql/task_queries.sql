@@ -4,7 +4,9 @@
 -- Tasks of one run with a position from %(first)s up to, without, %(end)s. `total` as in list_outputs.
 WITH found AS (
   SELECT t.task, t.status, t.attempt, t.token, t.retries_from, t.session_id, t.due_at, t.changed_at, t.input, t.error,
-         CASE WHEN t.status = 'completed' THEN coalesce(t.output, a.output) END AS output, p.approval_id
+         CASE WHEN t.status = 'completed' THEN coalesce(t.output, a.output) END AS output, p.approval_id,
+         CASE WHEN t.status IN ('queued', 'running') THEN (
+           SELECT h.detail FROM held_task h WHERE h.run_id = t.run_id AND h.task = t.task AND h.token = t.token LIMIT 1) END AS progress
   FROM task t
   LEFT JOIN attempt a ON a.run_id = t.run_id AND a.task = t.task AND a.token = t.token
   LEFT JOIN LATERAL (
@@ -15,7 +17,7 @@ sized AS (
          sum(coalesce(pg_column_size(output), 0)) OVER (ORDER BY task) - coalesce(pg_column_size(output), 0) AS bytes_before
   FROM found)
 SELECT task, status::text, attempt, token, retries_from, session_id, due_at, changed_at, input::text, output::text, error::text, approval_id,
-       total::int
+       progress::text, total::int
 FROM sized WHERE bytes_before < %(bytes)s ORDER BY task;
 
 -- name: list_attempts

@@ -1,0 +1,192 @@
+"""`headrace run`, `runs`, `show`, `cancel`: start runs and see what became of them."""
+
+import json
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from headrace.cli.api import Api, Document
+from headrace.cli.command import Exit, command
+from headrace.cli.drawing import describe_error
+from headrace.cli.following import TASKS_MAX, draw_run, follow_run, headline, hints
+from headrace.cli.run_id import find_run, short
+from headrace.cli.terminal import Terminal, ago, between, table
+from headrace.cli.value import read_json
+
+RUN_HELP = "its id, the last digits of a recent one, or `last`"
+
+
+class StatusFilter(StrEnum):
+    """Statuses of runs, as the command line spells them."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    NEEDS_ATTENTION = "needs_attention"
+
+
+@command(
+    "run",
+    panel="Runs",
+    epilog="Exit codes: 0 completed (or started, with --detach), 1 failed, cancelled, or the input was refused, "
+    "2 bad JSON, 3 no such workflow, 4 the key was used with another input, 5 API away, 130 Ctrl-C (the run goes on).",
+)
+def run_workflow(
+    terminal: Terminal,
+    api: Api,
+    workflow: Annotated[str, typer.Argument(help="name of a published workflow")],
+    input: Annotated[str | None, typer.Option("--input", "-i", help="JSON, @file, or - for standard input")] = None,
+    key: Annotated[str | None, typer.Option(help="the run's identity: the same key again gives the same run")] = None,
+    version: Annotated[int | None, typer.Option(min=1, help="of the workflow; default the latest")] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="start it and return at once")] = False,
+) -> None:
+    """Start a run and follow it to its end."""
+    body: dict[str, Any] = {"input": read_json(input)} if input is not None else {}
+    body |= {"key": key} if key else {}
+    body |= {"version": version} if version else {}
+    run = api.post(f"/workflows/{workflow}/runs", body)
+    if detach:
+        terminal.show(run, lambda: f"run {run['run_id']}\nfollow it: headrace show {short(run['run_id'])}")
+        return
+    if not terminal.is_json:
+        terminal.say(Text.assemble("run ", (run["run_id"], "bold")))
+    try:
+        ended = follow_run(api, run["run_id"], terminal)
+    except KeyboardInterrupt:
+        terminal.say(f"the run goes on; look at it: headrace show {short(run['run_id'])}")
+        raise
+    _report(ended, terminal)
+
+
+def _report(run: Document, terminal: Terminal) -> None:
+    if terminal.is_json:
+        terminal.print_json(run)
+    else:
+        if not terminal.is_live:  # the live display ends with both
+            terminal.say(headline(run, terminal))
+            for hint in hints(run, []):
+                terminal.say(hint)
+        if run.get("outputs"):
+            terminal.say(Text(json.dumps(run["outputs"], indent=2, ensure_ascii=False)))
+    if run["status"] != StatusFilter.COMPLETED:
+        raise typer.Exit(Exit.FAILED)
+
+
+@command(
+    "runs", panel="Runs", epilog="Exit codes: 0 listed (also when there are none), 3 no such workflow, 5 API away."
+)
+def list_runs(
+    terminal: Terminal,
+    api: Api,
+    workflow: Annotated[str | None, typer.Option("--workflow", "-w", help="of this workflow only")] = None,
+    status: Annotated[StatusFilter | None, typer.Option("--status", "-s", help="in this status only")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="how many at most")] = 20,
+) -> None:
+    """List runs, newest first."""
+    answer = api.page("/runs", limit=limit, workflow=workflow, status=status.value if status else None)
+    if terminal.is_json:
+        terminal.print_json(answer)
+    elif not answer["items"]:
+        terminal.say("no such runs" if workflow or status else "no runs yet; start one: headrace run WORKFLOW")
+    else:
+        terminal.console.print(_draw_runs(answer["items"], terminal))
+        if answer["next"]:
+            terminal.say(Text(f"… more: headrace runs --limit {2 * limit}", style="dim"))
+
+
+@command(
+    "show",
+    panel="Runs",
+    epilog="Exit codes: 0 shown, 3 no such run or task, 4 the digits name several runs, 5 API away.",
+)
+def show_run(
+    terminal: Terminal,
+    api: Api,
+    run: Annotated[str, typer.Argument(help=RUN_HELP)] = "last",
+    task: Annotated[
+        str | None, typer.Option("--task", "-t", help="one task with its attempts, input and output")
+    ] = None,
+    history: Annotated[bool, typer.Option("--history", help="what happened to it, in order")] = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="draw every branch of a wide fan")] = False,
+) -> None:
+    """Show a run: its graph with states, attempts and errors."""
+    run_id = find_run(api, run)
+    if task:
+        _show_task(terminal, api, f"{run_id}.{task}")
+        return
+    document = api.get(f"/runs/{run_id}")
+    if history:
+        answer = api.page(f"/runs/{run_id}/history", limit=TASKS_MAX)
+        terminal.show(answer, lambda: Group(headline(document, terminal), _draw_history(answer["items"])))
+        return
+    tasks = api.page(f"/runs/{run_id}/tasks", limit=TASKS_MAX)["items"]
+    terminal.show({**document, "tasks": tasks}, lambda: draw_run(document, tasks, terminal, everything=everything))
+
+
+@command(
+    "cancel", panel="Runs", epilog="Exit codes: 0 accepted, 3 no such run, 4 the run has ended already, 5 API away."
+)
+def cancel_run(
+    terminal: Terminal,
+    api: Api,
+    run: Annotated[str, typer.Argument(help=RUN_HELP)],
+    reason: Annotated[str | None, typer.Option(help="kept in the history")] = None,
+) -> None:
+    """Cancel a run: nothing new starts, and running bodies are told to stop."""
+    run_id = find_run(api, run)
+    answer = api.post(f"/runs/{run_id}/cancel", {"reason": reason} if reason else {})
+    terminal.show(answer, lambda: f"run {run_id} is being cancelled")
+
+
+# == drawing ===========================================================================================================
+def _draw_runs(runs: list[Document], terminal: Terminal) -> RenderableType:
+    rows = table("run", "workflow", "status", "tasks", "started", "took")
+    for run in runs:
+        counts = run.get("counts") or {}
+        done = sum(counts.get(status, 0) for status in ("completed", "skipped"))
+        rows.add_row(
+            run["run_id"],
+            f"{run['workflow']} v{run['version']}",
+            terminal.status(run["status"]),
+            f"{done}/{sum(counts.values())}",
+            ago(run["created_at"]),
+            between(run["created_at"], run.get("finished_at")),
+        )
+    return rows
+
+
+def _draw_history(items: list[Document]) -> RenderableType:
+    rows = table("at", "what", "task", "by", "detail")
+    for item in items:
+        detail = item.get("detail")
+        shown = json.dumps(detail, ensure_ascii=False) if isinstance(detail, dict | list) and detail else detail or ""
+        rows.add_row(item["at"], item["kind"], item.get("task") or "", item.get("actor") or "", Text(str(shown)[:300]))
+    return rows
+
+
+def _show_task(terminal: Terminal, api: Api, task_id: str) -> None:
+    task = api.get(f"/tasks/{task_id}")
+    attempts = api.page(f"/tasks/{task_id}/attempts", limit=TASKS_MAX)["items"]
+    terminal.show({**task, "attempts": attempts}, lambda: _draw_task(task, attempts, terminal))
+
+
+def _draw_task(task: Document, attempts: list[Document], terminal: Terminal) -> RenderableType:
+    facts = [
+        Text.assemble(
+            terminal.status(task["status"]), (f"  {task['name']}", "bold"), f"  {task.get('run') or 'approval'}"
+        ),
+        Text(f"attempt {task['attempt']} of {task['attempts_max']}, queue {task['queue']}", style="dim"),
+    ]
+    for name in ("input", "output"):
+        if task.get(name) is not None:
+            facts.append(Text(f"{name}  {json.dumps(task[name], ensure_ascii=False)}"))
+    rows = table("attempt", "outcome", "worker", "took", "error")
+    for each in attempts:
+        took = between(each.get("started_at"), each.get("finished_at"))
+        rows.add_row(str(each["attempt"]), each["outcome"], each.get("worker") or "", took, Text(describe_error(each)))
+    return Group(*facts, *([rows] if attempts else [Text("no attempt has ended yet", style="dim")]))

@@ -1,0 +1,45 @@
+"""Values on the command line: `--input '{"total": 3}'`, `--input @order.json`, `--input -`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from headrace.errors import PayloadError
+
+
+def read_text(text: str) -> str:
+    """The text itself, of a file (`@path`), or of standard input (`-`). Raises typer.BadParameter."""
+    if text == "-":
+        return sys.stdin.read()
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"cannot read {text[1:]}: {reason(error)}") from None
+
+
+def read_json(text: str | None) -> Any:
+    """The JSON value that `read_text` finds; None without a text. Raises typer.BadParameter that names the place."""
+    if text is None:
+        return None
+    from headrace import payload  # costs a third of a second, which most commands need not pay
+
+    content = read_text(text)
+    try:
+        value = json.loads(content)
+        payload.check(content.encode())
+    except json.JSONDecodeError as error:
+        hint = " (a text needs quotes of its own: '\"text\"')" if content and content[0].isalpha() else ""
+        raise typer.BadParameter(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}{hint}") from None
+    except (PayloadError, UnicodeEncodeError) as error:
+        raise typer.BadParameter(str(error)) from None
+    return value
+
+
+def reason(error: Exception) -> str:
+    """What the system says, without its number."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -1,0 +1,214 @@
+"""Clients of the HTTP API, blocking and async, with the same methods:
+
+    with Client("http://127.0.0.1:8400") as client:
+        run = client.start("orders", {"order": 7}, key="order-7")
+        print(client.wait(run.run_id, timeout=30).outputs)
+
+    async with AsyncClient() as client:
+        run = await client.start("orders", {"order": 7}, key="order-7")
+
+Each method is written once, in `headrace.requests`; `Endpoint` gives it the two shapes, typed.
+"""
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Final, Generic, ParamSpec, Self, TypeVar, overload
+from urllib.parse import urlsplit
+
+import httpx
+
+from headrace import requests
+from headrace.errors import ConfigurationError
+from headrace.requests import Flow, Reply, Send
+from headrace.settings import ClientSettings
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TIMEOUT_SECONDS: Final = 10.0
+
+
+class Endpoint(Generic[P, T]):
+    """A request as a method: blocking on a `Client`, awaited on an `AsyncClient`."""
+
+    def __init__(self, flow: Callable[P, Flow[T]]) -> None:
+        self._flow = flow
+        self.__doc__ = flow.__doc__
+
+    @overload
+    def __get__(self, client: "Client", owner: Any = None) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, client: "AsyncClient", owner: Any = None) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    @overload
+    def __get__(self, client: None, owner: Any = None) -> Self: ...
+    def __get__(self, client: Any, owner: Any = None) -> Any:
+        if client is None:
+            return self
+
+        @functools.wraps(self._flow)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return client.carry_out(self._flow(*args, **kwargs))
+
+        return call
+
+
+class _Endpoints:
+    publish = Endpoint(requests.publish)
+    workflows = Endpoint(requests.workflows)
+    start = Endpoint(requests.start)
+    run = Endpoint(requests.run)
+    runs = Endpoint(requests.runs)
+    wait = Endpoint(requests.wait)
+    tasks = Endpoint(requests.tasks)
+    task = Endpoint(requests.task)
+    attempts = Endpoint(requests.attempts)
+    history = Endpoint(requests.history)
+    cancel = Endpoint(requests.cancel)
+    approvals = Endpoint(requests.approvals)
+    approve = Endpoint(requests.approve)
+    reject = Endpoint(requests.reject)
+    dead_letters = Endpoint(requests.dead_letters)
+    replay = Endpoint(requests.replay)
+    discard = Endpoint(requests.discard)
+    workers = Endpoint(requests.workers)
+
+
+class Client(_Endpoints):
+    """Blocking client; may be shared by threads. Errors are those of `headrace.errors`.
+
+    base_url: of the API. token: sent as a bearer token. timeout: seconds for one exchange; one that finds the API away
+    is tried again a few times. actor: who acts, for the record. transport: for tests.
+    """
+
+    def __init__(
+        self,
+        base_url: str = "http://127.0.0.1:8400",
+        token: str | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+        *,
+        actor: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.Client(
+            base_url=_checked(base_url), headers=_headers(token, actor), timeout=timeout, transport=transport
+        )
+
+    @classmethod
+    def from_settings(cls, settings: ClientSettings) -> Self:
+        return cls(settings.api, settings.api_token.get_secret_value() if settings.api_token else None)
+
+    def carry_out(self, flow: Flow[T]) -> T:
+        """Do what a flow of `headrace.requests` asks for until it returns."""
+        answer: Reply | None = None
+        while True:
+            try:
+                step = flow.send(answer)
+            except StopIteration as stop:
+                value: T = stop.value
+                return value
+            if isinstance(step, Send):
+                answer = self._send(step)
+            else:
+                time.sleep(step.seconds)
+
+    def _send(self, send: Send) -> Reply:
+        try:
+            return _reply(self._http.send(_request(self._http, send)))
+        except httpx.TransportError as e:
+            return _no_reply(e)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncClient(_Endpoints):
+    """The same on an event loop; see `Client`."""
+
+    def __init__(
+        self,
+        base_url: str = "http://127.0.0.1:8400",
+        token: str | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+        *,
+        actor: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.AsyncClient(
+            base_url=_checked(base_url), headers=_headers(token, actor), timeout=timeout, transport=transport
+        )
+
+    @classmethod
+    def from_settings(cls, settings: ClientSettings) -> Self:
+        return cls(settings.api, settings.api_token.get_secret_value() if settings.api_token else None)
+
+    async def carry_out(self, flow: Flow[T]) -> T:
+        """Do what a flow of `headrace.requests` asks for until it returns."""
+        answer: Reply | None = None
+        while True:
+            try:
+                step = flow.send(answer)
+            except StopIteration as stop:
+                value: T = stop.value
+                return value
+            if isinstance(step, Send):
+                answer = await self._send(step)
+            else:
+                await asyncio.sleep(step.seconds)
+
+    async def _send(self, send: Send) -> Reply:
+        try:
+            return _reply(await self._http.send(_request(self._http, send)))
+        except httpx.TransportError as e:
+            return _no_reply(e)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _request(http: httpx.Client | httpx.AsyncClient, send: Send) -> httpx.Request:
+    return http.build_request(
+        send.method, send.path.lstrip("/"), params=dict(send.params), content=send.body, headers=dict(send.headers)
+    )
+
+
+def _reply(response: httpx.Response) -> Reply:
+    return Reply(response.status_code, response.content, response.headers.get("retry-after"))
+
+
+def _no_reply(error: httpx.TransportError) -> Reply:
+    return Reply(0, f"the API does not answer: {type(error).__name__}: {error}".encode())
+
+
+def _headers(token: str | None, actor: str | None) -> list[tuple[bytes, bytes]]:
+    headers = [(b"Accept", b"application/json")]
+    if token:
+        headers.append((b"Authorization", b"Bearer " + token.encode()))
+    if actor:
+        headers.append((b"Headrace-Actor", actor.encode()))
+    return headers
+
+
+def _checked(base_url: str) -> str:
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigurationError(f"{base_url!r} is not the URL of an API, such as http://127.0.0.1:8400")
+    return base_url.rstrip("/") + "/"

@@ -1,0 +1,120 @@
+"""What a running body may know about its attempt, and how it learns that it should stop."""
+
+import asyncio
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import structlog
+
+from headrace import payload
+from headrace.attempt import Attempt, Stop
+from headrace.errors import ConfigurationError, FencedError, PayloadError
+from headrace.messages import RunId, effect_key
+
+DETAILS_BYTES_MAX: Final = 4_096
+"""All that a session holds travels in one record, so what is said about each task has to be short."""
+
+
+class Context:
+    """One attempt of one task, as its body sees it; handed to a parameter named `ctx` or annotated `Context`."""
+
+    __slots__ = ("_attempt", "_log")
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._log: Any = None
+
+    @property
+    def run_id(self) -> RunId:
+        return self._attempt.run_id
+
+    @property
+    def workflow(self) -> str:
+        return self._attempt.command.workflow
+
+    @property
+    def version(self) -> int:
+        return self._attempt.command.version
+
+    @property
+    def task(self) -> str:
+        """Name of the task in its graph."""
+        return self._attempt.command.name
+
+    @property
+    def attempt(self) -> int:
+        """Number of this try, from 1."""
+        return self._attempt.command.attempt
+
+    @property
+    def token(self) -> int:
+        """Fencing token of this hand-out: hand it to a system that can refuse an older one."""
+        return self._attempt.command.token
+
+    @property
+    def effect_key(self) -> str:
+        """Send it as the idempotency key of an outside call: the same for every attempt of this task."""
+        return effect_key(self.run_id, self.task)
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When the body runs out of time, in UTC; None without a timeout."""
+        timeout = self._attempt.command.timeout
+        if timeout is None:
+            return None
+        return datetime.fromtimestamp(self._attempt.started / 1e6, UTC) + timedelta(seconds=timeout)
+
+    def remaining(self) -> timedelta | None:
+        """Time left until the deadline, never below zero; None without a timeout."""
+        left = self._attempt.seconds_left()
+        return None if left is None else timedelta(seconds=max(0.0, left))
+
+    @property
+    def log(self) -> Any:
+        """A structlog logger bound to run, task, attempt and token."""
+        if self._log is None:
+            logger = structlog.get_logger("headrace.task")
+            self._log = logger.bind(run_id=self.run_id, task=self.task, attempt=self.attempt, token=self.token)
+        return self._log
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this attempt should stop: cancelled, out of time, fenced, or its worker is going away."""
+        return self._attempt.stop is not None
+
+    def heartbeat(self, details: object = None) -> None:
+        """Raise when the attempt should stop. Call it now and then in a long sync body: it cannot learn it otherwise.
+
+        details: how far the body is, as JSON of at most DETAILS_BYTES_MAX; it goes out with the session's next heartbeat
+        and is shown with the task. Raises PayloadError when it is not.
+        Raises FencedError when the hand-out is no longer ours: do nothing more to the world outside.
+        Raises asyncio.CancelledError when it is ours but has to stop: out of time, or the worker is shutting down.
+        """
+        if details is not None:
+            self._attempt.details = _encode_details(details)
+        match self._attempt.stop:
+            case None:
+                return
+            case Stop.FENCED | Stop.ABORTED | Stop.SUPERSEDED as stop:
+                raise FencedError(f"this attempt was {stop}", run_id=self.run_id, task=self.task, token=self.token)
+            case stop:
+                raise asyncio.CancelledError(f"this attempt has to stop: {stop}")
+
+
+def _encode_details(details: object) -> bytes:
+    raw = payload.encode(details)
+    if len(raw) > DETAILS_BYTES_MAX:
+        raise PayloadError(f"heartbeat details of {len(raw)} bytes, more than {DETAILS_BYTES_MAX}", "RESULT_TOO_LARGE")
+    return raw
+
+
+running: Final[ContextVar[Context]] = ContextVar("headrace_context")
+
+
+def current() -> Context:
+    """The context of the body that is running here; raises ConfigurationError outside of a body."""
+    try:
+        return running.get()
+    except LookupError:
+        raise ConfigurationError("headrace.current() was called where no task body is running") from None

@@ -1,0 +1,318 @@
+"""Draw `docs/state_machine.md` by asking `advance` about every pair of a state and an event.
+
+    python -m headrace.machine.diagram > docs/state_machine.md
+
+Nothing in the page is written by hand but its sentences, and a test fails when the page and the machine differ.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from headrace.expressions import compile_condition
+from headrace.machine.actions import (
+    Abort,
+    Action,
+    Ask,
+    BuryTask,
+    ClearTimer,
+    CloseQuestion,
+    Dispatch,
+    EndAttempt,
+    Finish,
+    SetTimer,
+    Transition,
+)
+from headrace.machine.advance import HANDOUTS_LOST_MAX, advance, begin
+from headrace.machine.backoff import RetryPlan
+from headrace.machine.event import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed
+from headrace.machine.plan import ApprovalPlan, Plan, TaskPlan
+from headrace.machine.run_state import RunState, TaskState
+from headrace.machine.status import TERMINAL, RunStatus, TaskStatus, derive_status
+from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
+
+BEFORE, SUBJECT, AFTER, BESIDE = range(4)
+_NONCE: Final = ""
+_BROKEN: Final = Error("ERROR", "it broke")
+_HOPELESS: Final = Error("ERROR", "it can never work", retryable=False)
+_SHORT: Final = RetryPlan(attempts=1)
+_QUESTION: Final = ApprovalPlan("May it go on?", (), None, "fail")
+
+Edges = dict[tuple[str, str], dict[str, None]]
+"""(state, next state) -> what may cause the step, in the order in which it was met."""
+Say = Callable[[int, int], MachineEvent]
+"""The event of a task and a token."""
+
+EVENTS: Final[dict[str, Say]] = {
+    "Started": lambda task, token: Started(task, token, _NONCE),
+    "Succeeded": lambda task, token: Succeeded(task, token, _NONCE),
+    "Failed": lambda task, token: Failed(task, token, _NONCE, _BROKEN),
+    "Failed, not retryable": lambda task, token: Failed(task, token, _NONCE, _HOPELESS),
+    "Returned": lambda task, token: Returned(task, token, _NONCE),
+    "Returned, begun": lambda task, token: Returned(task, token, _NONCE, begun=True),
+    "Lost": lambda task, token: Lost(task, token, _NONCE),
+    "Due backoff": lambda task, token: Due(task, token, _NONCE, "backoff"),
+    "Due backoff, early": lambda task, token: Due(task, token, _NONCE, "backoff"),
+    "Due time-out": lambda task, token: Due(task, token, _NONCE, "timeout"),
+    "Due time-out, early": lambda task, token: Due(task, token, _NONCE, "timeout"),
+    "Decided approved": lambda task, token: Decided(task, token, "approved"),
+    "Decided rejected": lambda task, token: Decided(task, token, "rejected"),
+    "Decided expired": lambda task, token: Decided(task, token, "expired"),
+    "Replayed": Replayed,
+    "Cancelled": lambda _task, _token: Cancelled(),
+    "Isolated": lambda _task, _token: Isolated(_BROKEN),
+    "Released": lambda _task, _token: Released(),
+}
+OF_A_RUN: Final = ("Cancelled", "Isolated", "Released")
+
+
+class Scene:
+    """One run: `before`, then the subject, then `after`; `beside` keeps it open."""
+
+    def __init__(self, edges: Edges, **options: object) -> None:
+        tasks = [
+            TaskPlan(BEFORE, "before", run="body"),
+            TaskPlan(SUBJECT, "subject", needs=(BEFORE,), **{"run": "body", "timeout": 10.0, **options}),  # type: ignore[arg-type]
+            TaskPlan(AFTER, "after", run="body", needs=(SUBJECT,)),
+            TaskPlan(BESIDE, "beside", run="body"),
+        ]
+        self.plan, self.edges, self.at = Plan("scene", tasks), edges, 0
+        self.run = RunState(b"scene", self.plan, b"{}")
+        self.run.apply(begin(self.plan, self.run, self.at))
+
+    @property
+    def subject(self) -> TaskState:
+        return self.run.task(SUBJECT)
+
+    def tell(self, name: str, *, task: int = SUBJECT, distance: int = 0) -> Transition | None:
+        """Tell the run an event of a task, when it would be said. distance: from the task's token."""
+        state = self.run.task(task) if 0 <= task < len(self.plan.tasks) else self.subject
+        due_at = state.due_at or self.at
+        self.at = max(self.at, due_at - 1) if name.endswith("early") else max(self.at, due_at)
+        transition = advance(self.plan, self.run, EVENTS[name](task, state.token + distance), self.at)
+        if transition is not None:
+            self._draw(name, task, transition)
+            self.run.apply(transition)
+        return transition
+
+    def _draw(self, name: str, task: int, transition: Transition) -> None:
+        for index in transition.tasks.keys() & {SUBJECT, AFTER}:
+            before, after = self.run.task(index).status, transition.tasks[index].status
+            if before is not after:
+                is_told = index == task or name in OF_A_RUN
+                self.edges.setdefault((before, after), {})[name if is_told else self._cause(index, transition)] = None
+
+    def _cause(self, index: int, transition: Transition) -> str:
+        """Why a task moved that the event did not name: by what it needs."""
+        need = transition.tasks[self.plan.tasks[index].needs[0]].status
+        if need is not TaskStatus.COMPLETED:
+            return "a need stopped" if need in TERMINAL else "a need was replayed"
+        match transition.tasks[index].status:
+            case TaskStatus.SKIPPED:
+                return "its condition is false"
+            case TaskStatus.FAILED:
+                return "its condition or input cannot be evaluated"
+            case _:
+                return "its needs completed"
+
+
+def _story(*events: str, **options: object) -> Callable[[Edges], Scene]:
+    """How a run comes to stand in a state: `before` completes, then these events of the subject."""
+
+    def tell(edges: Edges) -> Scene:
+        scene = Scene(edges, **options)
+        scene.tell("Succeeded", task=BEFORE)
+        for event in events:
+            scene.tell(event)
+        return scene
+
+    return tell
+
+
+class Row(NamedTuple):
+    state: str
+    detail: str
+    tell: Callable[[Edges], Scene]
+
+
+ROWS: Final = [
+    Row("PENDING", "needs unmet", Scene),
+    Row("PENDING", "in backoff", _story("Failed")),
+    Row("QUEUED", "attempts left", _story()),
+    Row("QUEUED", "last attempt", _story(retry=_SHORT)),
+    Row("QUEUED", "last hand-out", _story(*["Lost"] * (HANDOUTS_LOST_MAX - 1))),
+    Row("RUNNING", "attempts left", _story("Started")),
+    Row("RUNNING", "last attempt", _story("Started", retry=_SHORT)),
+    Row("WAITING", "then its body", _story(approval=_QUESTION)),
+    Row("WAITING", "only a question", _story(approval=_QUESTION, run=None)),
+    Row("COMPLETED", "", _story("Succeeded")),
+    Row("FAILED", "a dead letter", _story("Failed, not retryable")),
+    Row("FAILED", "rejected", _story("Decided rejected", approval=_QUESTION)),
+    Row("FAILED", "cannot be evaluated", _story(condition=compile_condition("tasks.before.output.missing"))),
+    Row("SKIPPED", "", _story(condition=compile_condition("false"))),
+    Row("CANCELLED", "", _story("Cancelled")),
+]
+
+
+# == the page ==========================================================================================================
+def draw() -> str:
+    """The whole page, as Markdown."""
+    edges: Edges = {}
+    pairs = "\n".join(_pairs(edges))
+    return "\n".join(
+        [
+            "# The state machine",
+            "",
+            "<!-- Drawn by `python -m headrace.machine.diagram`, which asks `advance`. Do not edit. -->",
+            "",
+            "The theory stands at the top of `headrace/machine/__init__.py`. Every cell of this page is an",
+            "answer of `advance`. A test compares the page with the code.",
+            "",
+            "## States of a task",
+            "",
+            *_mermaid(edges),
+            "",
+            "## Every state and event",
+            "",
+            "What a task becomes. `·` is stale: nothing changes, nothing is written. `=` moves the run, not this task.",
+            "",
+            *_matrix(),
+            "",
+            *_stale(),
+            "",
+            "## What each step asks for",
+            "",
+            "Actions stand in the order in which they are persisted; those for other tasks are left out. `after` is a",
+            "task that needs this one and nothing else.",
+            "",
+            pairs,
+            "",
+            "## Status of a run",
+            "",
+            "A function of its tasks and of one flag, decided by `derive_status` and never separately. For a run whose",
+            "tasks are in these two states (the rule looks only at which states are present):",
+            "",
+            *_statuses(),
+            "",
+        ]
+    )
+
+
+def _mermaid(edges: Edges) -> Iterator[str]:
+    yield from ("```mermaid", "stateDiagram-v2", "    [*] --> PENDING")
+    order = list(TaskStatus)
+    for before, after in sorted(
+        edges, key=lambda edge: (order.index(TaskStatus(edge[0])), order.index(TaskStatus(edge[1])))
+    ):
+        causes = "<br/>".join(edges[before, after])
+        yield f"    {before.upper()} --> {after.upper()}: {causes}"
+    yield from (f"    {status.upper()} --> [*]" for status in TaskStatus if status in TERMINAL)
+    yield "```"
+
+
+def _matrix() -> Iterator[str]:
+    yield "| event | " + " | ".join(f"{row.state}<br/>{row.detail}".removesuffix("<br/>") for row in ROWS) + " |"
+    yield "|---|" + "---|" * len(ROWS)
+    for name in EVENTS:
+        cells = []
+        for row in ROWS:
+            scene = row.tell({})
+            transition = scene.tell(name)
+            is_moved = transition is not None and SUBJECT in transition.tasks
+            cells.append("·" if transition is None else scene.subject.status.upper() if is_moved else "=")
+        yield f"| {name} | " + " | ".join(cells) + " |"
+
+
+def _stale() -> Iterator[str]:
+    """Tell everything that must be stale, and say what came of it."""
+    told, moved = 0, 0
+    for row in ROWS:
+        scene = row.tell({})
+        for name in (name for name in EVENTS if name not in OF_A_RUN):
+            for task, distance in ((SUBJECT, -1), (SUBJECT, 1), (-1, 0), (-3, 0), (4, 0)):
+                told, moved = told + 1, moved + (scene.tell(name, task=task, distance=distance) is not None)
+    yield "Each event was also told of each state with an older token, a newer token, and a task that is not in the"
+    yield f"graph: {moved} of {told} changed anything."
+    yield ""
+    taken = {name for row in ROWS for name in EVENTS if _is_taken_in_isolation(row, name)}
+    yield f"A run that needs attention takes only these: {', '.join(name for name in EVENTS if name in taken)}."
+
+
+def _is_taken_in_isolation(row: Row, name: str) -> bool:
+    scene = row.tell({})
+    return scene.tell("Isolated") is not None and scene.tell(name) is not None
+
+
+def _pairs(edges: Edges) -> Iterator[str]:
+    yield "| state | event | becomes | attempt | token | actions | `after` |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in ROWS:
+        for name in EVENTS:
+            scene = row.tell(edges)
+            before = scene.subject
+            transition = scene.tell(name)
+            if transition is None or SUBJECT not in transition.tasks:
+                continue
+            yield "| " + " | ".join([
+                f"{row.state} {row.detail}".strip(), name, scene.subject.status.upper(),
+                _step(before.attempt, scene.subject.attempt), _step(before.token, scene.subject.token),
+                "<br/>".join(_words(transition)), _after(transition),
+            ]) + " |"  # fmt: skip
+
+
+def _step(before: int, after: int) -> str:
+    return str(after) if before == after else f"{before} → {after}"
+
+
+def _after(transition: Transition) -> str:
+    after = transition.tasks.get(AFTER)
+    return "" if after is None else after.status.upper()
+
+
+def _words(transition: Transition) -> Iterator[str]:
+    for action in transition.actions:
+        if not isinstance(action, Finish) and action.task == SUBJECT:
+            yield f"{type(action).__name__}{_detail(action)}"
+
+
+def _detail(action: Action) -> str:
+    match action:
+        case Dispatch():
+            return f" attempt {action.attempt}, token {action.token}"
+        case EndAttempt():
+            return f" {action.attempt} {action.outcome}"
+        case SetTimer():
+            return f" {action.kind}"
+        case Abort():
+            return f" token {action.token}, {action.reason}"
+        case BuryTask():
+            return f" {action.error.code}"
+        case Ask() | CloseQuestion():
+            return f" token {action.token}"
+        case ClearTimer():
+            return ""
+        case Finish():
+            return f" {action.status}"
+
+
+def _statuses() -> Iterator[str]:
+    names = ["untouched", *TaskStatus]
+    yield "| | " + " | ".join(names) + " |"
+    yield "|---|" + "---|" * len(names)
+    for one in names:
+        yield f"| **{one}** | " + " | ".join(_status_of(one, other) for other in names) + " |"
+    yield ""
+    yield "`untouched` is PENDING before a task's needs are met; `pending` is PENDING in a backoff."
+    attended = {derive_status(1, {status: 1}, attention=True) for status in TaskStatus if status not in TERMINAL}
+    yield f"While a person's attention is asked for: {', '.join(sorted(attended))}, whatever the tasks are."
+
+
+def _status_of(*names: str) -> RunStatus:
+    counts: dict[TaskStatus, int] = {}
+    for name in names:
+        if name != "untouched":
+            counts[TaskStatus(name)] = counts.get(TaskStatus(name), 0) + 1
+    return derive_status(len(names), counts, attention=False)
+
+
+if __name__ == "__main__":
+    print(draw(), end="")

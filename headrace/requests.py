@@ -1,0 +1,332 @@
+"""Every request to the API, written once and without any I/O.
+
+A request is a *flow*: a generator that yields what it wants done, `Send` or `Pause`, is sent the `Reply`, and returns
+the typed answer or raises from the error tree. The two clients only carry flows out, one blocking and one on an event
+loop. Retries and waiting are part of the flow, so both clients do them alike.
+"""
+
+import random
+import time
+import uuid
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from headrace import errors, payload
+from headrace.views import (
+    Approval,
+    Attempt,
+    DeadLetter,
+    HistoryItem,
+    Page,
+    Published,
+    Run,
+    Task,
+    Worker,
+    Workflow,
+)
+
+TRIES_MAX: Final = 6
+"""A request that finds the API away is tried so often, over about 8 seconds; then the caller decides."""
+DELAY_SECONDS: Final = 0.25
+DELAY_SECONDS_MAX: Final = 5.0
+WAIT_FIRST_SECONDS: Final = 0.05
+WAIT_MAX_SECONDS: Final = 1.0
+PAGE_ITEMS: Final = 200
+_AWAY: Final = frozenset({429, 502, 503, 504})
+_JSON: Final = "application/json"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send this to the API. Writes carry an idempotency key, so that sending again is the same request."""
+
+    method: str
+    path: str
+    params: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Pause:
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    """0: there was none; `content` says why."""
+    content: bytes = b""
+    retry_after: str | None = None
+
+
+Flow = Generator[Send | Pause, Reply | None, T]
+
+
+class Definition(Protocol):
+    """A workflow built in Python (`headrace.graph.Workflow`)."""
+
+    def canonical(self) -> bytes: ...
+
+
+# == workflows and runs ================================================================================================
+def publish(workflow: str | bytes | Mapping[str, Any] | Definition) -> Flow[Published]:
+    """Publish a workflow: YAML or JSON text, a mapping, or one built in Python. The same content is the same version.
+
+    Raises DefinitionError with every fault.
+    """
+    if isinstance(workflow, str | bytes):
+        text = workflow.encode() if isinstance(workflow, str) else workflow
+        return (yield from _write("/workflows", text, Published, content_type="application/yaml"))
+    body = payload.encode_input(workflow) if isinstance(workflow, Mapping) else workflow.canonical()
+    return (yield from _write("/workflows", body, Published))
+
+
+def workflows(*, limit: int | None = None) -> Flow[list[Workflow]]:
+    """Published workflows by name."""
+    return (yield from _list("/workflows", Workflow, limit=limit))
+
+
+def start(
+    workflow: str,
+    input: object = None,
+    *,
+    key: str | None = None,
+    version: int | None = None,
+    run_id: str | None = None,
+) -> Flow[Run]:
+    """Start a run.
+
+    input: any JSON, a pydantic model or a dataclass; `{}` when left out. key: one key makes one run, for ever: a second
+    start returns that run. run_id: a UUIDv7, when the caller wants to know it beforehand.
+    Raises NotFoundError, or PayloadError for an input that the workflow's schema refuses.
+    """
+    body = {"input": msgspec.Raw(b"{}" if input is None else payload.encode_input(input))}
+    given = {"key": key, "version": version, "run_id": run_id}
+    body_given = {**body, **{name: value for name, value in given.items() if value is not None}}
+    return (yield from _write(f"/workflows/{_part(workflow)}/runs", msgspec.json.encode(body_given), Run))
+
+
+def run(run_id: str) -> Flow[Run]:
+    """Read a run; raises NotFoundError."""
+    return (yield from _read(f"/runs/{_part(run_id)}", Run))
+
+
+def runs(
+    *, workflow: str | None = None, status: str | None = None, limit: int = 50, page: str | None = None
+) -> Flow[Page[Run]]:
+    """One page of runs, newest first."""
+    params = _params(workflow=workflow, status=status, limit=str(limit), page=page)
+    return (yield from _read("/runs", Page[Run], params))
+
+
+def wait(run_id: str, timeout: float | None = None) -> Flow[Run]:
+    """Wait until a run is over, or needs a person's attention, and return it.
+
+    timeout: seconds; raises TimeoutError when they are over. The run itself goes on.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    pause = WAIT_FIRST_SECONDS
+    while True:
+        found = yield from run(run_id)
+        if found.is_over or found.status == "needs_attention":
+            return found
+        left = pause if deadline is None else deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"run {run_id} is still {found.status} after {timeout:g} s")
+        yield Pause(min(pause, left))
+        pause = min(pause * 1.5, WAIT_MAX_SECONDS)
+
+
+def tasks(run_id: str) -> Flow[list[Task]]:
+    """All tasks of a run, in the order of the graph."""
+    return (yield from _list(f"/runs/{_part(run_id)}/tasks", Task))
+
+
+def task(task_id: str) -> Flow[Task]:
+    """One task by `<run id>.<task name>`, with its input."""
+    return (yield from _read(f"/tasks/{_part(task_id)}", Task))
+
+
+def attempts(task_id: str) -> Flow[list[Attempt]]:
+    """Every attempt of a task that ended, in order."""
+    return (yield from _list(f"/tasks/{_part(task_id)}/attempts", Attempt))
+
+
+def history(run_id: str, *, limit: int | None = None) -> Flow[list[HistoryItem]]:
+    """All that moved a run, in order, without a gap in `row_version`."""
+    return (yield from _list(f"/runs/{_part(run_id)}/history", HistoryItem, limit=limit))
+
+
+def cancel(run_id: str, reason: str = "") -> Flow[None]:
+    """Ask that a run end now. Once this returns, it will, whatever crashes. Raises ConflictError when it is over."""
+    yield from _write(f"/runs/{_part(run_id)}/cancel", msgspec.json.encode({"reason": reason}), object)
+
+
+# == people ============================================================================================================
+def approvals(*, status: str = "waiting", limit: int | None = None) -> Flow[list[Approval]]:
+    """Approvals, newest first. status: waiting, approved, rejected, expired, cancelled or all."""
+    return (yield from _list("/approvals", Approval, {"status": status}, limit=limit))
+
+
+def approve(approval_id: str, comment: str = "") -> Flow[Approval]:
+    """Say yes. Raises ConflictError when it was decided before."""
+    return (yield from _decide(approval_id, "approve", comment))
+
+
+def reject(approval_id: str, comment: str = "") -> Flow[Approval]:
+    """Say no. Raises ConflictError when it was decided before."""
+    return (yield from _decide(approval_id, "reject", comment))
+
+
+def _decide(approval_id: str, decision: str, comment: str) -> Flow[Approval]:
+    body = msgspec.json.encode({"comment": comment})
+    return (yield from _write(f"/approvals/{_part(approval_id)}/{decision}", body, Approval))
+
+
+# == operations ========================================================================================================
+def dead_letters(*, status: str | None = None, limit: int | None = None) -> Flow[list[DeadLetter]]:
+    """What was set aside, newest first."""
+    return (yield from _list("/dead-letters", DeadLetter, _params(status=status), limit=limit))
+
+
+def replay(dead_letter_id: str, **given: object) -> Flow[None]:
+    """Send a dead letter out again, once; `input=…` takes the place of what failed. Raises ConflictError if it was."""
+    if unknown := set(given) - {"input"}:
+        raise TypeError(f"replay takes no {', '.join(sorted(unknown))}")
+    body = {name: msgspec.Raw(payload.encode_input(value)) for name, value in given.items()}
+    yield from _write(f"/dead-letters/{_part(dead_letter_id)}/replay", msgspec.json.encode(body), object)
+
+
+def discard(dead_letter_id: str, reason: str) -> Flow[None]:
+    """Close a dead letter without repairing it."""
+    yield from _write(f"/dead-letters/{_part(dead_letter_id)}/discard", msgspec.json.encode({"reason": reason}), object)
+
+
+def workers(*, limit: int | None = None) -> Flow[list[Worker]]:
+    """Worker sessions, newest first, with those that ended lately."""
+    return (yield from _list("/workers", Worker, limit=limit))
+
+
+# == inside ============================================================================================================
+def _read(path: str, kind: type[T], params: Mapping[str, str] | None = None) -> Flow[T]:
+    return (yield from _exchange(Send("GET", path, params or {}), kind))
+
+
+def _write(path: str, body: bytes, kind: type[T], *, content_type: str = _JSON) -> Flow[T]:
+    headers = {"Content-Type": content_type, "Idempotency-Key": uuid.uuid4().hex}
+    return (yield from _exchange(Send("POST", path, body=body, headers=headers), kind))
+
+
+def _list(
+    path: str, kind: type[T], params: Mapping[str, str] | None = None, *, limit: int | None = None
+) -> Flow[list[T]]:
+    """All pages of a list, up to `limit` items."""
+    items: list[T] = []
+    params = {**(params or {}), "limit": str(min(limit or PAGE_ITEMS, PAGE_ITEMS))}
+    while True:
+        page: Page[T] = yield from _read(path, Page[kind], params)  # type: ignore[valid-type]  # a type known at run time
+        items += page.items
+        if page.next is None or (limit is not None and len(items) >= limit):
+            return items[:limit]
+        params = {**params, "page": page.next}
+
+
+def _exchange(send: Send, kind: type[T]) -> Flow[T]:
+    """Send, and send again while the API is away: a repeated write is the same write, by its idempotency key."""
+    tries = 0
+    while True:
+        reply = yield send
+        assert reply is not None
+        if 200 <= reply.status < 300:
+            return _decoded(reply, kind)
+        tries += 1
+        if reply.status != 0 and reply.status not in _AWAY:
+            raise error_of(reply)
+        if tries >= TRIES_MAX:
+            raise error_of(reply)
+        yield Pause(_delay(tries, reply))
+
+
+def _delay(tries: int, reply: Reply) -> float:
+    """What the API asks for, else exponential; spread, so that many callers do not come back at once."""
+    asked = float(reply.retry_after) if reply.retry_after and reply.retry_after.isdecimal() else 0.0
+    delay = max(asked, DELAY_SECONDS * 2 ** (tries - 1))
+    return float(min(delay, DELAY_SECONDS_MAX) * random.uniform(0.8, 1.2))  # noqa: S311  # a delay, not a secret
+
+
+def _decoded(reply: Reply, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(reply.content, type=kind)
+    except msgspec.MsgspecError as e:
+        raise errors.MessageError(f"the API's answer is not what this client knows: {e}", status=reply.status) from e
+
+
+def _params(**given: str | None) -> dict[str, str]:
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")
+
+
+class _Fault(msgspec.Struct):
+    path: str = ""
+    message: str = ""
+    line: int | None = None
+
+
+class _Problem(msgspec.Struct):
+    detail: str = ""
+    code: str = ""
+    title: str = ""
+    request_id: str = ""
+    errors: list[_Fault] = []
+
+
+_BY_CODE: Final[Mapping[str, type[errors.HeadraceError]]] = {
+    kind.code: kind
+    for kind in (
+        errors.MessageError,
+        errors.NotFoundError,
+        errors.ConflictError,
+        errors.FencedError,
+        errors.UnavailableError,
+        errors.InvariantError,
+        errors.KeyReusedError,
+    )
+}
+_BY_STATUS: Final[Mapping[int, type[errors.HeadraceError]]] = {
+    0: errors.UnavailableError,
+    404: errors.NotFoundError,
+    409: errors.ConflictError,
+    422: errors.PayloadError,
+    **dict.fromkeys(_AWAY, errors.UnavailableError),
+}
+
+
+def error_of(reply: Reply) -> errors.HeadraceError:
+    """The error an answer stands for: by its code, else by its status."""
+    problem = _problem(reply)
+    message = problem.detail or problem.title or reply.content[:500].decode("utf-8", "replace") or "no answer"
+    if problem.code == errors.DefinitionError.code:
+        return errors.DefinitionError([errors.Fault(f.path, f.message, f.line) for f in problem.errors])
+    fields: dict[str, Any] = {"status": reply.status, "request_id": problem.request_id}
+    if problem.code == errors.PayloadError.code:
+        faults = [errors.Fault(f.path, f.message, f.line) for f in problem.errors]
+        return errors.PayloadError(message, reason="BAD_INPUT", faults=faults, **fields)
+    kind = _BY_CODE.get(problem.code) or _BY_STATUS.get(reply.status, errors.HeadraceError)
+    return kind(message, **fields)
+
+
+def _problem(reply: Reply) -> _Problem:
+    try:
+        return msgspec.json.decode(reply.content, type=_Problem)
+    except msgspec.MsgspecError:
+        return _Problem()  # a proxy's page, or no answer at all

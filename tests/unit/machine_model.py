@@ -1,0 +1,209 @@
+"""Small plans for the tests of the machine, and one run that is told events.
+
+    trial = Trial(task("a"), task("b", "a"))      # b needs a
+    trial.succeed("a")                            # the current hand-out of a ends well
+    assert trial.states == {"a": "completed", "b": "queued"}
+
+Whatever a trial tells its run, it asks twice: `advance` must answer the same, and must leave the run as it was.
+"""
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headrace.expressions import compile_condition, compile_template
+from headrace.machine import (
+    Action,
+    Cancelled,
+    Decided,
+    Isolated,
+    MachineEvent,
+    Plan,
+    Released,
+    Replayed,
+    RunState,
+    RunStatus,
+    TaskPlan,
+    TaskState,
+    Transition,
+    advance,
+    begin,
+)
+from headrace.machine.backoff import RetryPlan
+from headrace.machine.plan import ApprovalPlan
+from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
+
+KEY = b"01890a5d-ac96-774b-bcce-b302099a8057"
+INPUT = b'{"n":1}'
+START = 1_800_000_000_000_000
+SECOND = 1_000_000
+NONCE = "of no interest to the machine"
+BROKEN = Error("ERROR", "it broke")
+HOPELESS = Error("ERROR", "it can never work", retryable=False)
+STEADY = RetryPlan(attempts=3, backoff="fixed", delay=SECOND, jitter=0.0)
+"""Three attempts, exactly a second apart."""
+QUESTION = ApprovalPlan("May it go on?", ("lead",), None, "fail")
+
+
+class Spec(NamedTuple):
+    name: str
+    needs: tuple[str, ...]
+    options: dict[str, Any]
+
+
+def task(
+    name: str,
+    *needs: str,
+    run: str | None = "body",
+    retry: RetryPlan = STEADY,
+    timeout: float | None = None,
+    asks: bool = False,
+    condition: str | None = None,
+    template: object = None,
+) -> Spec:
+    """One task of a plan. asks: it has an approval; with `run=None` it is nothing else. timeout: seconds."""
+    options = {
+        "run": run,
+        "retry": retry,
+        "timeout": timeout,
+        "approval": QUESTION if asks else None,
+        "condition": None if condition is None else compile_condition(condition),
+        "template": None if template is None else compile_template(template),
+    }
+    return Spec(name, needs, options)
+
+
+def plan_of(*specs: Spec) -> Plan:
+    index = {spec.name: position for position, spec in enumerate(specs)}
+    return Plan(
+        "trial",
+        [
+            TaskPlan(index[name], name, needs=tuple(index[need] for need in needs), **options)
+            for name, needs, options in specs
+        ],
+    )
+
+
+def picture(run: RunState) -> tuple[Any, ...]:
+    """All of a run, as a value that shares nothing mutable with it."""
+    return (
+        run.key, run.plan, run.input, run.row_version, run.attention, run.status,
+        dict(run.tasks), dict(run.counts), dict(run.missing),
+    )  # fmt: skip
+
+
+def content(transition: Transition | None) -> tuple[Any, ...] | None:
+    """All of a transition, as a value."""
+    if transition is None:
+        return None
+    counts = {status: count for status, count in transition.counts.items() if count}
+    return (
+        transition.tasks, transition.missing, counts, transition.attention, transition.status, transition.actions
+    )  # fmt: skip
+
+
+def reload(run: RunState) -> RunState:
+    """The run as a process finds it that has only what Postgres holds."""
+    return RunState(
+        run.key, run.plan, run.input, row_version=run.row_version, attention=run.attention, tasks=dict(run.tasks)
+    )
+
+
+def essence(run: RunState) -> tuple[Any, ...]:
+    """What two memories of one run must agree on. How many needs a task misses counts only until it is decided."""
+    missing = {
+        spec.index: run.missing.get(spec.index, len(spec.needs))
+        for spec in run.plan.tasks
+        if spec.index not in run.tasks
+    }
+    counts = {status: count for status, count in run.counts.items() if count}
+    return run.status, run.attention, run.tasks, counts, missing
+
+
+class Trial:
+    """One run, and the instant at which it stands. `told` are the actions of its last transition, `actions` of all."""
+
+    def __init__(self, *specs: Spec, input: bytes = INPUT) -> None:
+        self.plan = plan_of(*specs)
+        self.run = RunState(KEY, self.plan, input)
+        self.at = START
+        self.actions: list[Action] = []
+        self.told: list[Action] = []
+        self.changed: set[str] = set()
+        before = picture(self.run)
+        self._apply(begin(self.plan, self.run, self.at))
+        assert before == picture(RunState(KEY, self.plan, input))
+
+    # -- what it is ----------------------------------------------------------------------------------------------------
+    @property
+    def states(self) -> dict[str, str]:
+        return {spec.name: self.run.task(spec.index).status.value for spec in self.plan.tasks}
+
+    @property
+    def status(self) -> RunStatus:
+        return self.run.status
+
+    def state(self, name: str) -> TaskState:
+        return self.run.task(self.plan.index[name])
+
+    def token(self, name: str) -> int:
+        return self.state(name).token
+
+    # -- what it is told -----------------------------------------------------------------------------------------------
+    def tell(self, event: MachineEvent) -> bool:
+        """Tell the run an event at `at`; answers whether it changed anything."""
+        before = picture(self.run)
+        transition = advance(self.plan, self.run, event, self.at)
+        assert picture(self.run) == before, "advance changed the run"
+        assert content(advance(self.plan, self.run, event, self.at)) == content(transition), "advance is not a function"
+        if transition is None:
+            return False
+        self._apply(transition)
+        return True
+
+    def _apply(self, transition: Transition) -> None:
+        self.told = transition.actions
+        self.changed = {self.plan.tasks[index].name for index in transition.tasks}
+        self.actions += transition.actions
+        self.run.apply(transition)
+
+    def start(self, name: str) -> bool:
+        return self.tell(Started(self.plan.index[name], self.token(name), NONCE))
+
+    def succeed(self, name: str, output: bytes = b"null") -> bool:
+        return self.tell(Succeeded(self.plan.index[name], self.token(name), NONCE, output=msgspec.Raw(output)))
+
+    def fail(self, name: str, error: Error = BROKEN) -> bool:
+        return self.tell(Failed(self.plan.index[name], self.token(name), NONCE, error))
+
+    def give_back(self, name: str, *, begun: bool) -> bool:
+        return self.tell(Returned(self.plan.index[name], self.token(name), NONCE, begun))
+
+    def lose(self, name: str) -> bool:
+        return self.tell(Lost(self.plan.index[name], self.token(name), NONCE))
+
+    def wait_for(self, name: str, timer: str = "backoff") -> bool:
+        """Let time pass until the task's timer is due, and say so."""
+        self.at = max(self.at, self.state(name).due_at or 0)
+        return self.tell(Due(self.plan.index[name], self.token(name), NONCE, timer))
+
+    def decide(self, name: str, outcome: str, by: str = "", comment: str = "") -> bool:
+        return self.tell(Decided(self.plan.index[name], self.token(name), outcome, by, comment))
+
+    def replay(self, name: str, input: bytes | None = None) -> bool:
+        return self.tell(Replayed(self.plan.index[name], self.token(name), input=input))
+
+    def cancel(self, reason: str = "") -> bool:
+        return self.tell(Cancelled(reason))
+
+    def isolate(self) -> bool:
+        return self.tell(Isolated(BROKEN))
+
+    def release(self) -> bool:
+        return self.tell(Released())
+
+    def restart(self) -> None:
+        """Forget all but what Postgres holds."""
+        before = essence(self.run)
+        self.run = reload(self.run)
+        assert essence(self.run) == before

@@ -1,0 +1,406 @@
+"""Random graphs, random events: repeated, reordered, stale and forged ones, with a crash between any two of them.
+
+Each sequence keeps a model of what Postgres would hold of the actions (timers, questions, hand-outs, attempts, dead
+letters) and compares it with the run after every event. A failure prints a short sequence that shows it; where `CI` is
+set the sequences are the same every time, elsewhere the failure prints what reproduces it.
+"""
+
+import os
+from itertools import count
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from headrace.machine import (
+    Ask,
+    BuryTask,
+    Cancelled,
+    ClearTimer,
+    CloseQuestion,
+    Decided,
+    Dispatch,
+    EndAttempt,
+    Finish,
+    Isolated,
+    MachineEvent,
+    Plan,
+    Released,
+    Replayed,
+    RunState,
+    RunStatus,
+    SetTimer,
+    TaskPlan,
+    TaskState,
+    TaskStatus,
+    Transition,
+    advance,
+    begin,
+    derive_status,
+)
+from headrace.machine.advance import UPSTREAM_FAILED
+from headrace.machine.backoff import RetryPlan
+from headrace.machine.run_state import UNTOUCHED
+from headrace.machine.status import RUN_TERMINAL, TERMINAL
+from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
+from tests.unit.machine_model import (
+    BROKEN,
+    HOPELESS,
+    INPUT,
+    KEY,
+    NONCE,
+    QUESTION,
+    SECOND,
+    START,
+    content,
+    essence,
+    picture,
+    reload,
+)
+from tests.unit.machine_model import task as spec_of
+
+SEQUENCES = 2_000
+STEPS = 30
+TASKS_MAX = 8
+STEPS_TO_END_MAX = 200
+
+NAMES = [f"t{index}" for index in range(TASKS_MAX)]
+RETRIES = [
+    RetryPlan(1),
+    RetryPlan(2, "exponential", SECOND),
+    RetryPlan(3, "linear", 3 * SECOND, jitter=1.0),
+    RetryPlan(3, "fixed", 0),
+]
+ERRORS = [BROKEN, HOPELESS, Error("BUSY", "later", retry_after=60.0), Error("BUSY", "now", retry_after=0.0)]
+OUTPUTS = [b'{"ok":true,"n":1}', b'{"ok":false,"n":2}', b"null"]
+# How a task that needs t<n> may depend on it; the third and the sixth cannot be evaluated when the output is null.
+CONDITIONS: dict[str, list[Any]] = {
+    name: [spec_of("x", condition=text).options["condition"] for text in ("true", "false", f"tasks.{name}.output.ok")]
+    for name in NAMES
+}
+TEMPLATES: dict[str, list[Any]] = {
+    name: [
+        spec_of("x", template=value).options["template"]
+        for value in ("${{ input }}", f"${{{{ tasks.{name}.output.n }}}}")
+    ]
+    for name in NAMES
+}
+
+# needs (a bit for each task before), condition (3: none), template (2: none), approval, body, retry, timeout
+sketch = st.tuples(
+    st.integers(0, 2**TASKS_MAX - 1),
+    st.sampled_from([3, 3, 3, 3, 0, 1, 2, 2]),
+    st.sampled_from([2, 2, 2, 0, 1]),
+    st.sampled_from([False, False, False, True]),
+    st.sampled_from([True, True, False]),
+    st.integers(0, len(RETRIES) - 1),
+    st.booleans(),
+)
+which = st.integers(0, 2**16)
+
+
+def plan_of(sketches: list[tuple[int, int, int, bool, bool, int, bool]]) -> Plan:
+    tasks = []
+    for index, (mask, condition, template, asks, has_body, retry, has_timeout) in enumerate(sketches):
+        needs = tuple(need for need in range(index) if mask >> need & 1)
+        source = NAMES[needs[-1]] if needs else ""
+        tasks.append(
+            TaskPlan(
+                index,
+                NAMES[index],
+                run="body" if has_body or not asks else None,
+                needs=needs,
+                retry=RETRIES[retry],
+                timeout=10.0 if has_timeout else None,
+                approval=QUESTION if asks else None,
+                condition=CONDITIONS[source][condition] if source and condition < 3 else None,
+                template=TEMPLATES[source][template] if source and template < 2 else None,
+            )
+        )
+    return Plan("random", tasks)
+
+
+class Store:
+    """What Postgres would hold of the actions. Every method refuses what a constraint would refuse."""
+
+    def __init__(self) -> None:
+        self.timers: dict[int, tuple[int, str, int]] = {}
+        self.questions: dict[int, int] = {}
+        self.handed_out: set[tuple[int, int]] = set()
+        self.attempts: dict[int, list[int]] = {}
+        self.dead_letters: set[tuple[int, int]] = set()
+        self.approved: set[int] = set()
+        self.edited: dict[int, bytes] = {}
+
+    def write(self, plan: Plan, transition: Transition) -> None:
+        opened: set[int] = set()
+        for action in transition.actions:
+            match action:
+                case Dispatch():
+                    spec, state = plan.tasks[action.task], transition.tasks[action.task]
+                    assert (action.task, action.token) not in self.handed_out, "handed out twice under one token"
+                    assert (state.status, state.token) == (TaskStatus.QUEUED, action.token)
+                    assert action.attempt == state.attempt + 1
+                    assert spec.run is not None, "a question was handed out"
+                    assert spec.approval is None or action.task in self.approved, "handed out without its approval"
+                    assert action.input == self.edited.get(action.task, action.input), "an edited input was lost"
+                    self.handed_out.add((action.task, action.token))
+                    opened.add(action.task)
+                case EndAttempt():
+                    assert action.task not in opened, "the next attempt was handed out before the last was closed"
+                    assert (action.task, action.token) in self.handed_out
+                    numbers = self.attempts.setdefault(action.task, [])
+                    numbers.append(action.attempt)
+                    assert numbers[-1] == len(numbers), "a gap in the attempts"
+                    assert action.attempt <= action.token
+                case SetTimer():
+                    self.timers[action.task] = (action.token, action.kind, action.due_at)
+                case ClearTimer():
+                    assert action.task in self.timers
+                    del self.timers[action.task]
+                case Ask():
+                    assert action.task not in self.questions
+                    self.questions[action.task] = action.token
+                case CloseQuestion():
+                    assert self.questions.pop(action.task) == action.token
+                case BuryTask():
+                    assert (action.task, action.token) not in self.dead_letters, "one hand-out, two dead letters"
+                    assert transition.tasks[action.task].error == action.error
+                    self.dead_letters.add((action.task, action.token))
+                case Finish():
+                    assert action is transition.actions[-1]
+                    assert action.status is transition.status
+                case _:
+                    pass
+
+
+class Runs(RuleBasedStateMachine):
+    is_sound = False  # until it was started; and again when a check has failed
+
+    @initialize(sketches=st.lists(sketch, min_size=1, max_size=TASKS_MAX))
+    def publish_and_start(self, sketches: list[tuple[int, int, int, bool, bool, int, bool]]) -> None:
+        self.plan = plan_of(sketches)
+        self.run = RunState(KEY, self.plan, INPUT)
+        self.at = START
+        self.store = Store()
+        self.said: list[MachineEvent] = []
+        self._accept(None, begin(self.plan, self.run, self.at))
+        self.is_sound = True
+
+    # -- what may happen -----------------------------------------------------------------------------------------------
+    @rule(task=which, kind=which, choice=which)
+    def the_next_thing_happens(self, task: int, kind: int, choice: int) -> None:
+        """What a worker, a timer or a person would do now."""
+        open_tasks = [index for index in range(len(self.plan.tasks)) if self._is_open(index)]
+        if open_tasks:
+            self._say(self._answer(open_tasks[task % len(open_tasks)], kind, choice))
+
+    @rule(task=st.integers(-2, TASKS_MAX), kind=which, distance=st.sampled_from([0, 0, 0, -1, 1, 5]), choice=which)
+    def anything_is_said(self, task: int, kind: int, distance: int, choice: int) -> None:
+        token = (self.run.task(task).token if 0 <= task < len(self.plan.tasks) else 1) + distance
+        self._say(self._any_event(task, token, kind, choice))
+
+    @rule(index=which)
+    def something_is_said_again(self, index: int) -> None:
+        """A record comes twice, late, or in another order."""
+        if self.said:
+            self._say(self.said[index % len(self.said)])
+
+    @rule(seconds=st.sampled_from([1, 20, 4000]))
+    def time_passes(self, seconds: int) -> None:
+        self.at += seconds * SECOND
+
+    @rule()
+    def the_process_dies(self) -> None:
+        self.run = reload(self.run)
+
+    @precondition(lambda self: self.run.attention)
+    @rule()
+    def a_person_releases_the_run(self) -> None:
+        self._say(Released("ada"))
+
+    @rule(task=which, edited=st.sampled_from([None, None, b'{"n":9}']))
+    def a_dead_letter_is_replayed(self, task: int, edited: bytes | None) -> None:
+        failed = [index for index, state in self.run.tasks.items() if state.status is TaskStatus.FAILED]
+        if failed:
+            index = failed[task % len(failed)]
+            self._say(Replayed(index, self.run.task(index).token, "ada", edited))
+
+    def teardown(self) -> None:
+        """However it stands, the run ends when everybody does their part."""
+        if not self.is_sound:
+            return
+        if self.run.attention:
+            self._say(Released("ada"))
+        for step in count():
+            if self.run.status in RUN_TERMINAL:
+                return
+            assert step < STEPS_TO_END_MAX
+            index = next(index for index in range(len(self.plan.tasks)) if self._is_open(index))
+            self._say(self._answer(index, 0, 0))
+
+    # -- events --------------------------------------------------------------------------------------------------------
+    def _is_open(self, index: int) -> bool:
+        state = self.run.task(index)
+        return state.status not in TERMINAL and state is not UNTOUCHED
+
+    def _answer(self, index: int, kind: int, choice: int) -> MachineEvent:
+        state = self.run.task(index)
+        if state.status is TaskStatus.WAITING:
+            return Decided(index, state.token, ("approved", "approved", "rejected", "expired")[kind % 4])
+        if state.status is TaskStatus.PENDING:
+            if kind % 4 < 3:  # otherwise a sweep says it too early
+                self.at = max(self.at, state.due_at or 0)
+            return Due(index, state.token, NONCE, "backoff")
+        return self._from_a_worker(index, state.token, kind, choice)
+
+    def _from_a_worker(self, task: int, token: int, kind: int, choice: int) -> MachineEvent:
+        match kind % 8:
+            case 0 | 1 | 2:
+                return Succeeded(task, token, NONCE, output=msgspec.Raw(OUTPUTS[choice % len(OUTPUTS)]))
+            case 3 | 4:
+                return Failed(task, token, NONCE, ERRORS[choice % len(ERRORS)])
+            case 5:
+                return Started(task, token, NONCE)
+            case 6:
+                return Lost(task, token, NONCE)
+            case _:
+                return Returned(task, token, NONCE, begun=choice % 2 == 0)
+
+    def _any_event(self, task: int, token: int, kind: int, choice: int) -> MachineEvent:
+        match kind % 24:
+            case 0:
+                return Cancelled("enough", "ada")
+            case 1:
+                return Isolated(BROKEN)
+            case 2:
+                return Released("ada")
+            case 3 | 4 | 5:
+                return Replayed(task, token, "ada")
+            case 6 | 7:
+                return Decided(task, token, ("approved", "rejected", "expired")[choice % 3])
+            case 8 | 9 | 10:
+                return Due(task, token, NONCE, "backoff")
+            case 11 | 12:
+                return Due(task, token, NONCE, "timeout")
+            case _:
+                return self._from_a_worker(task, token, choice, kind)
+
+    # -- what must hold ------------------------------------------------------------------------------------------------
+    def _say(self, event: MachineEvent) -> None:
+        self.is_sound = False
+        self.said.append(event)
+        before = picture(self.run)
+        transition = advance(self.plan, self.run, event, self.at)
+        assert picture(self.run) == before, "advance changed the run"
+        assert content(advance(self.plan, reload(self.run), event, self.at)) == content(transition), "memory matters"
+        if transition is not None:
+            self._check_current(event)
+            self._accept(event, transition)
+            assert advance(self.plan, self.run, event, self.at) is None, "twice is not once"
+        self.is_sound = True
+
+    def _check_current(self, event: MachineEvent) -> None:
+        """Only what the run waits for may move it."""
+        if isinstance(event, Cancelled):
+            return
+        assert self.run.attention is isinstance(event, Released)
+        if isinstance(event, Isolated | Released):
+            return
+        assert event.task in range(len(self.plan.tasks))
+        assert event.token == self.run.task(event.task).token, "a stale token moved the run"
+        if isinstance(event, Due):
+            token, kind, due_at = self.store.timers[event.task]
+            assert (token, kind) == (event.token, event.timer)
+            assert due_at <= self.at, "a timer fired early"
+
+    def _accept(self, event: MachineEvent | None, transition: Transition) -> None:
+        before = {index: self.run.task(index) for index in transition.tasks}
+        was_terminal = self.run.status in RUN_TERMINAL
+        if isinstance(event, Decided):
+            assert self.store.questions.pop(event.task) == event.token
+            if event.outcome == "approved":
+                self.store.approved.add(event.task)
+        if isinstance(event, Replayed) and event.input is not None:
+            self.store.edited[event.task] = event.input
+        self.store.write(self.plan, transition)
+        self.run.apply(transition)
+        for index, state in transition.tasks.items():
+            self._check_step(event, index, before[index], state)
+        assert (transition.status in RUN_TERMINAL and not was_terminal) == any(
+            isinstance(action, Finish) for action in transition.actions
+        )
+        assert not was_terminal or isinstance(event, Replayed)
+        self._check_run()
+
+    def _check_step(self, event: MachineEvent | None, index: int, before: TaskState, after: TaskState) -> None:
+        assert after.token >= before.token, "a token fell"
+        assert after.attempt >= before.attempt
+        if before.status in TERMINAL:
+            assert isinstance(event, Replayed), "a terminal state was left"
+            if index == event.task:
+                assert before.status is TaskStatus.FAILED
+                assert after.token > before.token
+            else:
+                assert before.status is TaskStatus.SKIPPED
+                assert before.error == UPSTREAM_FAILED
+                assert after is UNTOUCHED or after.status is TaskStatus.SKIPPED
+
+    def _check_run(self) -> None:
+        run, plan = self.run, self.plan
+        assert essence(reload(run)) == essence(run)
+        counts: dict[TaskStatus, int] = {}
+        for state in run.tasks.values():
+            counts[state.status] = counts.get(state.status, 0) + 1
+        assert run.status is derive_status(len(plan.tasks), counts, attention=run.attention)
+        for index in range(len(plan.tasks)):
+            self._check_task(index, run.task(index))
+        assert self.store.timers.keys() == {index for index, state in run.tasks.items() if state.due_at is not None}
+        assert self.store.questions == {
+            index: state.token for index, state in run.tasks.items() if state.status is TaskStatus.WAITING
+        }
+        assert run.status in RUN_TERMINAL or any(self._is_open(index) for index in run.tasks), "nothing will wake it"
+        assert run.attention is (run.status is RunStatus.NEEDS_ATTENTION)
+
+    def _check_task(self, index: int, state: TaskState) -> None:
+        ended = len(self.store.attempts.get(index, ()))
+        is_running = state.status is TaskStatus.RUNNING
+        assert state.attempt == ended + is_running, "an attempt is not accounted for"
+        assert state.attempt <= state.token
+        assert 0 <= state.attempt - state.retries_from <= self.plan.tasks[index].retry.attempts, "more than the policy"
+        needs = [self.run.task(need).status for need in self.plan.tasks[index].needs]
+        stopped = [status for status in needs if status in TERMINAL and status is not TaskStatus.COMPLETED]
+        match state.status:
+            case TaskStatus.PENDING if state.due_at is None:
+                assert state is UNTOUCHED
+                assert not stopped
+                assert any(status is not TaskStatus.COMPLETED for status in needs), "a join is stuck"
+            case TaskStatus.PENDING:
+                assert self.store.timers[index] == (state.token, "backoff", state.due_at)
+            case TaskStatus.RUNNING if state.due_at is not None:
+                assert self.store.timers[index] == (state.token, "timeout", state.due_at)
+            case TaskStatus.QUEUED | TaskStatus.RUNNING:
+                assert (index, state.token) in self.store.handed_out
+            case TaskStatus.SKIPPED:
+                assert stopped or state.error is not None
+                assert state.token == 0
+            case _:
+                pass
+        if state.status not in (TaskStatus.PENDING, TaskStatus.SKIPPED, TaskStatus.CANCELLED):
+            assert not stopped
+            assert all(status is TaskStatus.COMPLETED for status in needs)
+
+
+TestRandomRuns = Runs.TestCase
+TestRandomRuns.settings = settings(
+    max_examples=SEQUENCES,
+    stateful_step_count=STEPS,
+    deadline=None,
+    derandomize="CI" in os.environ,
+    print_blob=True,
+    report_multiple_bugs=False,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # to explain takes minutes
+    suppress_health_check=[HealthCheck.too_slow],
+)
