@@ -4,7 +4,8 @@ W1  10-step workflow, saturated: runs are started as fast as they can be, and al
 W2  its latency under an open loop of 20 and of 250 runs/s: due -> first step, step -> next step
 W3  a map of 1,000 tasks and their join, one run at a time
 
-Writes `.scratch/bench/results.json`. The last line sums W1 up: `bench: steps_per_s=… cpu_us_per_step=… pgbench_c8=… ratio=…`.
+Writes `.scratch/bench/results.json`. The last line sums W1 up: `bench: steps_per_s=… cpu_us_per_step=… pgbench_c8=…
+ratio=…`.
 """
 
 import argparse
@@ -73,17 +74,22 @@ class Bench:
 
         asyncio.run(do())
 
-    # -- one measurement -------------------------------------------------------------------------------------------------
+    # -- one measurement
     def measure(self, steps_per_run: int, *load: str) -> dict[str, Any]:
-        """Run a load to its end; answers rates, CPU by part, bytes, latencies. Raises when a run is not as it must be."""
+        """Run a load to its end; answers rates, CPU by part, bytes, latencies. Raises when a run is not as it must
+        be."""
         self._connection.execute("CHECKPOINT")
         since = self._connection.execute("SELECT clock_timestamp()").fetchone()
         wal = self._one("SELECT pg_current_wal_lsn()")
         segments = log_bytes(self._kafka.data_dir, "headrace")
-        sampler = Sampler({name: pid for name, pid in self._stack.pids().items()} | {"broker": self._kafka.pid or 0}, self._postgres.pid or 0)
+        sampler = Sampler(self._stack.pids() | {"broker": self._kafka.pid or 0}, self._postgres.pid or 0)
         sampler.sample()
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.load", *load], env=self._env(), cwd=ROOT, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "benchmarks.load", *load],
+            env=self._env(),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         while process.poll() is None:
             sampler.sample()
@@ -118,9 +124,10 @@ class Bench:
         row = self._connection.execute(_VERIFY.encode(), {"since": since}).fetchone() or (0, 0, 0, 0)
         runs, completed, events, attempts = row
         if told["left"] or not (runs == completed == told["runs"] and attempts == runs * steps_per_run):
-            raise SystemExit(f"bench: wrong result: {told}, runs {runs}, completed {completed}, attempts {attempts}, events {events}")
+            seen = f"runs {runs}, completed {completed}, attempts {attempts}, events {events}"
+            raise SystemExit(f"bench: wrong result: {told}, {seen}")
 
-    # -- the benchmarks --------------------------------------------------------------------------------------------------
+    # -- the benchmarks
     def warm_up(self) -> None:
         self.measure(STEPS, "burst", "300", "50", f"linear-{STEPS}")
         self.measure(STEPS, "burst", str(WARM_RUNS), "50", f"linear-{STEPS}")
@@ -136,29 +143,42 @@ class Bench:
 
     def w2(self, rates: Sequence[float], seconds: float) -> None:
         for rate in rates:
-            found = [self.measure(STEPS, "rate", str(rate), str(seconds), f"linear-{STEPS}") for _ in range(self._repeat)]
+            found = [
+                self.measure(STEPS, "rate", str(rate), str(seconds), f"linear-{STEPS}") for _ in range(self._repeat)
+            ]
             self.results[f"W2 {rate:g} runs/s"] = found
             rows = [
                 (f"{what} {name} ms", spread([f[key][i] for f in found], 1))
                 for what, key in (("due -> first step", "first_ms"), ("step -> next step", "step_ms"))
                 for i, name in enumerate(("p50", "p90", "p99", "max"))
             ]
-            title = f"W2  latency at {rate:g} runs/s ({rate * STEPS:g} steps/s), open loop, {seconds:g} s x {self._repeat}"
+            load = f"{rate:g} runs/s ({rate * STEPS:g} steps/s)"
+            title = f"W2  latency at {load}, open loop, {seconds:g} s x {self._repeat}"
             print(table(title, rows + _cpu_rows(found)), flush=True)
 
     def w3(self, runs: int) -> None:
         found = [self.measure(WIDTH + 2, "burst", "1", "1", f"fan-out-{WIDTH}") for _ in range(runs)]
         self.results["W3"] = found
-        print(table(f"W3  map of {WIDTH} and join, {runs} runs one by one", [("seconds", spread([f["seconds"] for f in found], 3))]))
+        print(
+            table(
+                f"W3  map of {WIDTH} and join, {runs} runs one by one",
+                [("seconds", spread([f["seconds"] for f in found], 3))],
+            )
+        )
 
     def memory(self) -> None:
         pids = self._stack.pids() | {"broker": self._kafka.pid or 0}
         self.results["memory_mib"] = {name: round(resident_mib(pid)) for name, pid in pids.items()}
-        print(table("memory, MiB resident", [(name, f"{mib}") for name, mib in self.results["memory_mib"].items()]), flush=True)
+        print(
+            table("memory, MiB resident", [(name, f"{mib}") for name, mib in self.results["memory_mib"].items()]),
+            flush=True,
+        )
 
 
 def _cpu_rows(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    parts = sorted({part for f in found for part in f["cpu_us_per_step"]}, key=lambda p: -found[0]["cpu_us_per_step"].get(p, 0))
+    parts = sorted(
+        {part for f in found for part in f["cpu_us_per_step"]}, key=lambda p: -found[0]["cpu_us_per_step"].get(p, 0)
+    )
     rows = [(f"  {part}", spread([f["cpu_us_per_step"].get(part, 0.0) for f in found], 1)) for part in parts]
     return [("CPU us per step", spread([sum(f["cpu_us_per_step"].values()) for f in found], 1)), *rows]
 
@@ -190,7 +210,8 @@ def main() -> None:
         ) as stack,
     ):
         server = postgres_version(postgres.dsn)
-        print(f"bench: {os.cpu_count()} cores, Python {platform.python_version()}, {server}, Apache Kafka, host {options.host}", flush=True)
+        machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {server}, Apache Kafka"
+        print(f"bench: {machine}, host {options.host}", flush=True)
         bench = Bench(stack, postgres, kafka, 1 if options.quick else options.repeat)
         bench.publish(linear(STEPS), fan_out(WIDTH))
         bench.warm_up()
@@ -206,7 +227,8 @@ def main() -> None:
         if found:
             rate = statistics.median(f["steps_per_s"] for f in found)
             cpu = statistics.median(sum(f["cpu_us_per_step"].values()) for f in found)
-            print(f"bench: steps_per_s={rate:.0f} cpu_us_per_step={cpu:.1f} pgbench_c8={baseline:.0f} ratio={rate / baseline:.2f}")
+            told = f"steps_per_s={rate:.0f} cpu_us_per_step={cpu:.1f} pgbench_c8={baseline:.0f}"
+            print(f"bench: {told} ratio={rate / baseline:.2f}")
 
 
 def postgres_version(dsn: str) -> str:

@@ -1,7 +1,9 @@
-"""Starts runs as the API does (one transaction: run, first advance, first command), in a process of its own, and waits for their end.
+"""Starts runs as the API does (one transaction: run, first advance, first command), in a process of its own, and waits
+for their end.
 
 python -m benchmarks.load burst RUNS PER_TRANSACTION WORKFLOW      as fast as it can
-python -m benchmarks.load rate PER_SECOND SECONDS WORKFLOW         open loop: a start is due at its time, kept up with or not
+python -m benchmarks.load rate PER_SECOND SECONDS WORKFLOW         open loop: a start is due at its time, kept up with
+or not
 
 Prints one JSON line: {"runs", "seconds", "left"}.
 """
@@ -32,7 +34,8 @@ class Load:
     def start(self, due: list[float]) -> None:
         """Start one run for each instant (seconds since 1970) in one transaction."""
         starts = [
-            Start(self._plan, json.dumps({"due": round(at * 1_000_000), "note": NOTE}).encode(), source="bench") for at in due
+            Start(self._plan, json.dumps({"due": round(at * 1_000_000), "note": NOTE}).encode(), source="bench")
+            for at in due
         ]
         with self._connection.transaction():
             start_runs(self._connection, self._store, starts, self._namespace, time.time_ns() // 1000)

@@ -18,13 +18,30 @@ def single_row_commits(postgres: EmbeddedPostgres, seconds: int) -> float:
     script = Path(postgres.socket_dir) / "bench.sql"
     common = ["-h", "127.0.0.1", "-p", str(postgres.port), "-U", "postgres"]
     psql = [str(program.with_name("psql")), *common, "-q", "-d"]
-    subprocess.run([*psql, "postgres", "-c", "DROP DATABASE IF EXISTS pgbench", "-c", "CREATE DATABASE pgbench"], check=True)
+    subprocess.run(
+        [*psql, "postgres", "-c", "DROP DATABASE IF EXISTS pgbench", "-c", "CREATE DATABASE pgbench"], check=True
+    )
     table = "CREATE TABLE bench_row (id int PRIMARY KEY, n int NOT NULL) WITH (fillfactor = 60)"
     fill = "INSERT INTO bench_row SELECT i, 0 FROM generate_series(1, 100000) i"
     subprocess.run([*psql, "pgbench", "-c", table, "-c", fill], check=True)
     script.write_text(SCRIPT)
     script.chmod(0o644)
-    run = [str(program), *common, "-n", "-c", "8", "-j", "2", "-T", str(seconds), "-M", "prepared", "-f", str(script), "pgbench"]
+    run = [
+        str(program),
+        *common,
+        "-n",
+        "-c",
+        "8",
+        "-j",
+        "2",
+        "-T",
+        str(seconds),
+        "-M",
+        "prepared",
+        "-f",
+        str(script),
+        "pgbench",
+    ]
     told = subprocess.run(run, check=True, capture_output=True, text=True).stdout
     found = re.search(r"^tps = ([\d.]+)", told, re.MULTILINE)
     if found is None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process with all its threads; 0 when it is gone. Nanosecond accounting of the scheduler."""
+    """User and system time of a process with all its threads; 0 when it is gone. Nanosecond accounting of the
+    scheduler."""
     total = 0
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():

@@ -7,7 +7,7 @@ def linear(steps: int = 10, run: str = "bench.step") -> dict[str, Any]:
     """A chain; each step gets the output of the one before."""
     tasks: dict[str, Any] = {"s0": {"run": run}}
     for i in range(1, steps):
-        tasks[f"s{i}"] = {"run": run, "needs": [f"s{i - 1}"], "with": "${{ tasks.s%d.output }}" % (i - 1)}
+        tasks[f"s{i}"] = {"run": run, "needs": [f"s{i - 1}"], "with": "${{ tasks.s" + str(i - 1) + ".output }}"}
     return {"name": f"linear-{steps}", "tasks": tasks}
 
 

@@ -5,8 +5,9 @@
     @headrace.task("payments.charge")
     async def charge(order_id: str, amount: int, ctx: headrace.Context) -> dict[str, str]: ...
 
-A user's process needs this name only: `task` and `Registry` for bodies, `Worker` to run them, `Client` to start and read runs, `build`
-and `parse` for workflows. Names are loaded when they are first used, so that the command line starts quickly.
+A user's process needs this name only: `task` and `Registry` for bodies, `Worker` to run them, `Client` to start and
+read runs, `build` and `parse` for workflows. Names are loaded when they are first used, so that the command line starts
+quickly.
 """
 
 from importlib import import_module

@@ -86,8 +86,8 @@ class Context:
     def heartbeat(self, details: object = None) -> None:
         """Raise when the attempt should stop. Call it now and then in a long sync body: it cannot learn it otherwise.
 
-        details: how far the body is, as JSON of at most DETAILS_BYTES_MAX; it goes out with the session's next heartbeat
-        and is shown with the task. Raises PayloadError when it is not.
+        details: how far the body is, as JSON of at most DETAILS_BYTES_MAX; it goes out with the session's next
+        heartbeat and is shown with the task. Raises PayloadError when it is not.
         Raises FencedError when the hand-out is no longer ours: do nothing more to the world outside.
         Raises asyncio.CancelledError when it is ours but has to stop: out of time, or the worker is shutting down.
         """

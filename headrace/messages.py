@@ -226,10 +226,10 @@ ControlMessage = Renewed | Abort
 _T = TypeVar("_T", Command, Event, WorkerMessage, ControlMessage)
 
 encode: Final = msgspec.json.Encoder().encode
-_command: Final = msgspec.json.Decoder(Command)
-_event: Final = msgspec.json.Decoder(Event)
-_worker: Final = msgspec.json.Decoder(WorkerMessage)
-_control: Final = msgspec.json.Decoder(ControlMessage)
+_command: Final[msgspec.json.Decoder[Command]] = msgspec.json.Decoder(Command)
+_event: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
+_worker: Final[msgspec.json.Decoder[WorkerMessage]] = msgspec.json.Decoder(WorkerMessage)
+_control: Final[msgspec.json.Decoder[ControlMessage]] = msgspec.json.Decoder(ControlMessage)
 
 
 def decode_command(value: bytes | None) -> Command:

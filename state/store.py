@@ -120,7 +120,6 @@ class Rows:
         """The earliest timer set here, for the timer sweep in the same process."""
 
     # -- collecting
-    # ------------------------------------------------------------------------------------------------------
     def add(self, statement: str, *values: Any) -> None:
         columns = self.columns.get(statement)
         if columns is None:
@@ -178,7 +177,6 @@ class Rows:
         self.records.append(Record(self.store.settings.control_topic, key, encode(message)))
 
     # -- one decision
-    # ----------------------------------------------------------------------------------------------------
     def _act(self, run: StoredRun, transition: Transition, event: MachineEvent | None) -> int:
         """Write the actions of one transition; answers how many attempts ended."""
         ended = 0
@@ -276,7 +274,6 @@ class Rows:
             run.touched[task] = session
 
     # -- history
-    # ---------------------------------------------------------------------------------------------------------
     def _history(
         self,
         run: StoredRun,
@@ -365,17 +362,8 @@ class Rows:
         if self.records:
             self._publish()
             self.records = []
-        return [
-            (
-                name,
-                [
-                    TYPES[kind][1](values)
-                    for (_, kind), values in zip(statement.columns, self.columns[name], strict=True)
-                ],
-            )
-            for name, statement in BATCH.items()
-            if self.columns.get(name)
-        ]
+        given = self.columns
+        return [(name, _encode(statement, given[name])) for name, statement in BATCH.items() if given.get(name)]
 
 
 def _encode(statement: Statement, columns: list[list[Any]]) -> list[bytes]:

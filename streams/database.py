@@ -1,7 +1,7 @@
 """The ordinary connection of a streams process, beside the pipeline of the hot path: loads, leases, sessions,
 triggers."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final, LiteralString
 
@@ -21,7 +21,7 @@ class Database:
         self._connection: psycopg.Connection[Any] | None = None
 
     @contextmanager
-    def connection(self) -> Iterator[psycopg.Connection[Any]]:
+    def connection(self) -> Generator[psycopg.Connection[Any]]:
         """The connection, in autocommit. Turns a lost one into UnavailableError, and a refused check (HR001) into
         Overtaken."""
         try:
@@ -37,7 +37,7 @@ class Database:
             raise
 
     @contextmanager
-    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+    def transaction(self) -> Generator[psycopg.Connection[Any]]:
         """The same, with a transaction open."""
         with self.connection() as connection, connection.transaction():
             yield connection

@@ -112,7 +112,6 @@ class RunAgent:
                 away = True
 
     # -- one transaction
-    # -------------------------------------------------------------------------------------------------
     async def _apply(self, batch: Batch) -> None:
         records, moves = self._ownership.take(batch)
         if moves:
@@ -190,7 +189,6 @@ class RunAgent:
         return found
 
     # -- one event
-    # -------------------------------------------------------------------------------------------------------
     def _fold(
         self, run: StoredRun, told: Told, requests: dict[str, Request], at: int, rows: Rows, substitute: str | None
     ) -> bool:
@@ -253,7 +251,6 @@ class RunAgent:
         self._metrics.set_aside.inc()
 
     # -- trouble
-    # ---------------------------------------------------------------------------------------------------------
     async def _apply_singly(self, batch: Batch) -> None:
         """Postgres refused a value in this batch: find the record it came from, so that the others go on."""
         while True:

@@ -73,7 +73,6 @@ class Sweeps:
         self._timer.set()
 
     # -- one loop
-    # --------------------------------------------------------------------------------------------------------
     async def _run(self, name: str, sweep: Sweep, wait: Callable[[Connection], Awaitable[None]]) -> None:
         """Repeat a sweep for ever, through lost connections; says once when it cannot work and once when it can
         again."""
@@ -117,7 +116,6 @@ class Sweeps:
         return make_nonce(self._store.secret, run_id.encode(), task, token)
 
     # -- the sweeps
-    # ------------------------------------------------------------------------------------------------------
     async def _timers(self, connection: Connection) -> int:
         async with connection.transaction():
             rows = await (await _run(connection, "claim_due_timers", (FOUND_MAX, SAY_AGAIN_SECONDS))).fetchall()

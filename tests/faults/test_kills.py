@@ -1,4 +1,5 @@
-"""kill -9 of any one process, and what becomes of Kafka or Postgres, on real ones: nothing is lost, and every run ends."""
+"""kill -9 of any one process, and what becomes of Kafka or Postgres, on real ones: nothing is lost, and every run
+ends."""
 
 import sqlite3
 import time
@@ -91,11 +92,13 @@ def ended(stack: Stack) -> int:
 
 
 def check(stack: Stack, tmp_path: Path, runs: int = RUNS) -> None:
-    """Every run completed once; every effect happened; history has no gap; attempts are counted without a gap; nothing is left open."""
+    """Every run completed once; every effect happened; history has no gap; attempts are counted without a gap; nothing
+    is left open."""
     assert query(stack, "SELECT status::text, count(*) FROM run GROUP BY 1") == [("completed", runs)]
     assert query(stack, "SELECT status::text, count(*) FROM task GROUP BY 1") == [("completed", runs * STEPS)]
     assert query(stack, "SELECT count(*) FROM attempt WHERE outcome = 'completed'") == [(runs * STEPS,)]
-    gaps = """SELECT run_id FROM run r WHERE row_version <> (SELECT count(DISTINCT row_version) FROM run_event e WHERE e.run_id = r.run_id)
+    gaps = """SELECT run_id FROM run r WHERE row_version <> (SELECT count(DISTINCT row_version) FROM run_event e WHERE
+    e.run_id = r.run_id)
               OR row_version <> (SELECT max(row_version) FROM run_event e WHERE e.run_id = r.run_id)"""
     assert query(stack, gaps) == []
     counted = """SELECT run_id, task FROM attempt GROUP BY 1, 2

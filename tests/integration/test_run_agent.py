@@ -42,7 +42,9 @@ CHAIN: dict[str, Any] = {
 class Record:
     """A record as confluent-kafka hands it out."""
 
-    def __init__(self, offset: int, key: bytes | None, value: bytes | None, partition: int = 0, topic: str = TOPIC) -> None:
+    def __init__(
+        self, offset: int, key: bytes | None, value: bytes | None, partition: int = 0, topic: str = TOPIC
+    ) -> None:
         self._fields = (topic, partition, offset, key, value)
 
     def topic(self) -> str:
@@ -300,9 +302,7 @@ async def test_a_batch_of_any_size_takes_the_same_statements(
 
     monkeypatch.setattr(streams.run_agent.Pipe, "run", spy)
     await engine.apply(*[engine.succeeded(run_id) for run_id in ids])
-    assert seen == [
-        ["fence", "save_runs", "hand_out_tasks", "complete_tasks", "insert_attempts", "publish_messages"]
-    ]
+    assert seen == [["fence", "save_runs", "hand_out_tasks", "complete_tasks", "insert_attempts", "publish_messages"]]
 
 
 async def test_a_cancel_from_the_inbox_is_applied_once(engine: Engine):

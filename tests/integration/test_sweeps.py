@@ -1,4 +1,5 @@
-"""The sweeps on a real Postgres: what each finds, what it leaves alone, and what it says. Kafka's answers are given by the test."""
+"""The sweeps on a real Postgres: what each finds, what it leaves alone, and what it says. Kafka's answers are given by
+the test."""
 
 import asyncio
 import json
@@ -9,6 +10,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from prometheus_client import CollectorRegistry
+from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 
 from headrace.graph import from_data
@@ -76,7 +78,7 @@ class Yard:
 
     @property
     def slot(self) -> str:
-        return f"sweeps_{psycopg.conninfo.conninfo_to_dict(self.dsn)['dbname']}"
+        return f"sweeps_{conninfo_to_dict(self.dsn)['dbname']}"
 
     async def session(self, *held: tuple[str, int, int], expires: str = "1 hour") -> str:
         session_id = str(uuid4())
@@ -220,7 +222,9 @@ async def test_b95_a_command_topic_that_was_made_anew_has_lost_its_commands(yard
 
 async def test_b97_a_lost_slot_has_lost_its_commands(yard: Yard):
     run_id = await yard.start()
-    await yard.query("INSERT INTO relay_owner (slot, owner, epoch, renewed_at, gap_at) VALUES ('s', 'o', 1, now(), now())")
+    await yard.query(
+        "INSERT INTO relay_owner (slot, owner, epoch, renewed_at, gap_at) VALUES ('s', 'o', 1, now(), now())"
+    )
     assert await passes(yard, "1 s") == 0
     assert await passes(yard, "8 s") == 1
     assert (await yard.said())[0][0] == run_id
@@ -229,7 +233,8 @@ async def test_b97_a_lost_slot_has_lost_its_commands(yard: Yard):
 async def test_an_unapplied_request_is_said_again(yard: Yard):
     run_id, inbox_id = await yard.start(), uuid4()
     await yard.query(
-        "INSERT INTO inbox (inbox_id, run_id, kind, body, said_at) VALUES (%s, %s, 'cancelled', '{}', now() - interval '6 s')",
+        "INSERT INTO inbox (inbox_id, run_id, kind, body, said_at) "
+        "VALUES (%s, %s, 'cancelled', '{}', now() - interval '6 s')",
         inbox_id,
         run_id,
     )

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -245,7 +245,7 @@ def create_topics(bootstrap: str, prefix: str) -> None:
 
 
 @contextmanager
-def engine_on(bootstrap: str, prefix: str) -> Iterator[Engine]:
+def engine_on(bootstrap: str, prefix: str) -> Generator[Engine]:
     engine = Engine(bootstrap, prefix)
     try:
         yield engine

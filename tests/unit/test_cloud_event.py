@@ -11,7 +11,8 @@ EVENT = {"specversion": "1.0", "id": "e-1", "source": "/shop", "type": "order.pl
 
 
 def test_a_structured_event_has_its_attributes_and_data():
-    happening = read_record(json.dumps(EVENT).encode(), {"content-type": b"application/cloudevents+json; charset=utf-8"})
+    content_type = b"application/cloudevents+json; charset=utf-8"
+    happening = read_record(json.dumps(EVENT).encode(), {"content-type": content_type})
     assert happening.identity == "/shop e-1"
     assert happening.attributes["type"] == "order.placed"
     assert json.loads(bytes(happening.data)) == {"total": 12}

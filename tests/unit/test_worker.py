@@ -20,17 +20,17 @@ from headrace import failure
 from headrace.attempt import Attempt
 from headrace.context import Context, current
 from headrace.errors import ConfigurationError, NonRetryable, RetryAfter
-from headrace.execution import Execution
-from headrace.hold import Hold
 from headrace.messages import Abort, Command, Event, Failed, Returned, Started, Succeeded, decode_event
 from headrace.registry import Registry
-from headrace.reports import Reports
-from headrace.room import Room
-from headrace.seen import NAMES_MAX, Seen
-from headrace.session import Session
 from headrace.settings import WorkerSettings
-from headrace.stats import Stats
 from headrace.worker import Worker
+from headrace.worker.execution import Execution
+from headrace.worker.hold import Hold
+from headrace.worker.reports import Reports
+from headrace.worker.room import Room
+from headrace.worker.seen import NAMES_MAX, Seen
+from headrace.worker.session import Session
+from headrace.worker.stats import Stats
 
 WAIT_SECONDS = 10.0
 

@@ -15,12 +15,12 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
 
 from headrace.attempt import Attempt, Stop
-from headrace.broker import Broker, Link, LogIdentity, Rebuild, is_lost
 from headrace.errors import MessageError
-from headrace.heartbeats import Heartbeats
-from headrace.hold import Hold
 from headrace.messages import Abort, Renewed, decode_control_message
-from headrace.session import Session
+from headrace.worker.broker import Broker, Link, LogIdentity, Rebuild, is_lost
+from headrace.worker.heartbeats import Heartbeats
+from headrace.worker.hold import Hold
+from headrace.worker.session import Session
 
 _log = structlog.get_logger("headrace.worker")
 

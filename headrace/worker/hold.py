@@ -14,16 +14,16 @@ from typing import Final
 from msgspec import Raw
 
 from headrace.attempt import Answer, Attempt, Name, Stop
-from headrace.execution import Execution
 from headrace.messages import Abort, Error, Failed, Heartbeat, Returned, Succeeded, encode
 from headrace.registry import Body
-from headrace.reports import Reports
-from headrace.room import Room
-from headrace.seen import Seen
-from headrace.session import Session
-from headrace.stats import Stats
-from headrace.threads import Threads
 from headrace.tracing import attempt_tracer
+from headrace.worker.execution import Execution
+from headrace.worker.reports import Reports
+from headrace.worker.room import Room
+from headrace.worker.seen import Seen
+from headrace.worker.session import Session
+from headrace.worker.stats import Stats
+from headrace.worker.threads import Threads
 
 ANNOUNCE_SECONDS: Final = 0.25
 """A body that outlives this is reported as started; a shorter one costs one message, its result."""

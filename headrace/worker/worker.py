@@ -20,15 +20,15 @@ from typing import Final
 import structlog
 
 from headrace import registry as registry_module
-from headrace.broker import Broker, Link
-from headrace.control import Control
 from headrace.errors import ConfigurationError
-from headrace.hold import Hold
-from headrace.intake import Intake
 from headrace.registry import Body, Registry
-from headrace.reports import Reports
 from headrace.settings import WorkerSettings
-from headrace.stats import Stats
+from headrace.worker.broker import Broker, Link
+from headrace.worker.control import Control
+from headrace.worker.hold import Hold
+from headrace.worker.intake import Intake
+from headrace.worker.reports import Reports
+from headrace.worker.stats import Stats
 
 _log = structlog.get_logger("headrace.worker")
 

@@ -10,9 +10,9 @@ from typing import Final
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from headrace.broker import Broker, Link
 from headrace.messages import TRACEPARENT, Error, Failed, Succeeded, decode_event, encode
-from headrace.stats import Stats
+from headrace.worker.broker import Broker, Link
+from headrace.worker.stats import Stats
 
 _log = structlog.get_logger("headrace.worker")
 

@@ -16,11 +16,11 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from headrace.attempt import Attempt
-from headrace.broker import Broker, Link, LogIdentity, Rebuild, is_lost, is_missing, is_too_old
 from headrace.errors import MessageError
 from headrace.messages import TRACEPARENT, decode_command
-from headrace.room import Room
-from headrace.stats import Stats
+from headrace.worker.broker import Broker, Link, LogIdentity, Rebuild, is_lost, is_missing, is_too_old
+from headrace.worker.room import Room
+from headrace.worker.stats import Stats
 
 _log = structlog.get_logger("headrace.worker")
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from confluent_kafka import KafkaException, Producer
 
-from headrace.broker import Broker, Link
 from headrace.messages import Heartbeat, encode
+from headrace.worker.broker import Broker, Link
 
 
 class Heartbeats:
