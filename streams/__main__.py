@@ -87,7 +87,7 @@ async def serve(settings: StreamsSettings) -> None:
 
     async def serve_triggers(wanted: set[str], stop: asyncio.Event) -> None:
         # A user's topic may end with offsets that have no record, which a watchdog would take for a stall.
-        patient = {**kafka, "conf": {**consumer_conf(settings), "headrace.watchdog.seconds": 3600.0}}
+        patient: dict[str, Any] = {**kafka, "conf": {**consumer_conf(settings), "headrace.watchdog.seconds": 3600.0}}
         bodies: dict[str, Body] = dict.fromkeys(wanted, triggers)
         group = f"{settings.prefix}.triggers"
         await run("plain", group=group, bodies=bodies, stop=stop, handle_signals=False, **patient)

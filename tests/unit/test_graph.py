@@ -543,7 +543,8 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
 def built(data: dict[str, Any]) -> Workflow:
     builder = build(data["name"], description=data.get("description", ""), input=data.get("input"))
     for name, task in data["tasks"].items():
-        given: dict[str, Any] = {{"if": "if_", "with": "with_"}.get(key, key): value for key, value in task.items()}
+        renamed = {"if": "if_", "with": "with_"}
+        given: dict[str, Any] = {renamed.get(key) or key: value for key, value in task.items()}
         builder.task(name, **given)
     return builder.publishable()
 
