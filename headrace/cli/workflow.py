@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-import yaml
 from rich.console import RenderableType
 
 from headrace.cli.api import Api
 from headrace.cli.command import Exit, command
 from headrace.cli.terminal import Terminal, ago, table
 from headrace.cli.value import reason
+from headrace.document import Document
 from headrace.errors import DefinitionError, Fault
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -126,8 +126,8 @@ def find_workflows(folder: Path) -> list[Path]:
 def read_definition(file: Path) -> dict[str, Any] | None:
     """What is in the file, None when it cannot be read as a mapping. The API alone judges whether it is a workflow."""
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        content = Document(file.read_bytes()).data
+    except OSError:
         return None
     return content if isinstance(content, dict) else None
 

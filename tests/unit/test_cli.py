@@ -253,7 +253,7 @@ def test_publish_of_a_missing_file_is_wrong_usage(api: FakeApi) -> None:
 
 
 def test_files_that_look_like_workflows_are_found(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("name: a\ntasks: { t: { run: x } }\n")
+    (tmp_path / "a.yaml").write_text("name: a\ntasks: { t: { run: x, approval: { title: Go? } } }\n")
     (tmp_path / "b.json").write_text('{"name": "b", "tasks": {"t": {"run": "x"}}}')
     (tmp_path / "compose.yaml").write_text("services: {}\n")
     (tmp_path / "broken.yaml").write_text("a: [\n")
