@@ -88,7 +88,10 @@ def prepare(connection: psycopg.Connection[Any], ownership: Ownership) -> None:
     lsn = sight.confirmed if sight.exists and not sight.is_lost else _create(connection, ownership.slot)
     ownership.start_at(lsn)
     connection.execute(_MARK_GAP, (format_lsn(lsn), ownership.slot, ownership.epoch))
-    _log.warning("open work will be published again", slot=ownership.slot, reason=reason, position=format_lsn(lsn))
+    if not sight.exists and not sight.acked:
+        _log.info("slot made: the relay's first start on this database", slot=ownership.slot, position=format_lsn(lsn))
+    else:
+        _log.warning("open work will be published again", slot=ownership.slot, reason=reason, position=format_lsn(lsn))
 
 
 def _create(connection: psycopg.Connection[Any], slot: str) -> int:

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from headrace.context import Context
-from headrace.registry import task
+from headrace import Context, task
 
 
 @dataclass
