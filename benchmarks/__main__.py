@@ -3,6 +3,7 @@
 W1  10-step workflow, saturated: runs are started as fast as they can be, and all are waited for
 W2  its latency under an open loop of 20 and of 250 runs/s: due -> first step, step -> next step
 W3  a map of 1,000 tasks and their join, one run at a time
+idle  CPU while nothing runs, in percent of a core
 
 Writes `.scratch/bench/results.json`. The last line sums W1 up: `bench: steps_per_s=… cpu_us_per_step=… pgbench_c8=…
 ratio=…`.
@@ -166,6 +167,17 @@ class Bench:
             )
         )
 
+    def idle(self, seconds: float) -> None:
+        sampler = Sampler(self._stack.pids() | {"broker": self._kafka.pid or 0}, self._postgres.pid or 0)
+        sampler.sample()
+        time.sleep(seconds)
+        sampler.sample()
+        used = {part: cpu / seconds * 100 for part, cpu in sampler.used().items()}
+        self.results["idle_percent"] = used
+        ours = sum(cpu for part, cpu in used.items() if part != "broker" and not part.startswith("postgres"))
+        rows = [("our processes", f"{ours:.2f}"), *((part, f"{cpu:.2f}") for part, cpu in used.items())]
+        print(table(f"idle, percent of a core over {seconds:g} s", rows), flush=True)
+
     def memory(self) -> None:
         pids = self._stack.pids() | {"broker": self._kafka.pid or 0}
         self.results["memory_mib"] = {name: round(resident_mib(pid)) for name, pid in pids.items()}
@@ -187,7 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("--quick", action="store_true", help="W1 only, once, within 50 s")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--only", default="W1,W2,W3")
+    parser.add_argument("--only", default="W1,W2,W3,idle")
     parser.add_argument("--host", default="faust", choices=("faust", "plain"))
     parser.add_argument("--runs", type=int, default=4000)
     options = parser.parse_args()
@@ -221,6 +233,8 @@ def main() -> None:
             bench.w2((20, 250), 8.0)
         if "W3" in only:
             bench.w3(5)
+        if "idle" in only:
+            bench.idle(15.0)
         bench.memory()
         bench.results["pgbench_c8"] = baseline
         (scratch / "results.json").write_text(json.dumps(bench.results, indent=1))

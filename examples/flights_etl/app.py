@@ -16,9 +16,7 @@ from typing import TextIO
 
 from pydantic import BaseModel
 
-from headrace.context import Context
-from headrace.errors import NonRetryable
-from headrace.registry import task
+from headrace import Context, NonRetryable, task
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that this file runs alone, and together with the others
 from flights_etl.source import Row, flights_file, open_flights, read_airlines

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.client import Client
-from headrace.graph import Workflow, build
+from headrace import Client, Workflow, build
 from headrace.settings import ClientSettings
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that this file runs alone

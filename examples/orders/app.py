@@ -13,9 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from headrace.context import Context
-from headrace.errors import NonRetryable
-from headrace.registry import task
+from headrace import Context, NonRetryable, task
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that this file runs alone, and together with the others
 from orders.outside import Outside

@@ -22,9 +22,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from headrace.context import Context
-from headrace.errors import NonRetryable
-from headrace.registry import task
+from headrace import Context, NonRetryable, task
 
 SOURCE = Path(__file__).parent / "greeter"
 PROCESS_SECONDS = 30
