@@ -42,6 +42,7 @@ WIDTH: Final = 1000
 WARM_RUNS: Final = 2_500
 """The broker's JVM compiles its hot paths for its first 20 to 30 s, at half a core."""
 
+NUMBERS: Final = ("records_per_transaction", "wal_bytes_per_step", "kafka_bytes_per_step")
 POSTGRES: Final = {"max_wal_size": "8GB", "checkpoint_timeout": "15min"}
 KAFKA: Final = {"log.flush.interval.messages": "9223372036854775807"}
 
@@ -83,6 +84,7 @@ class Bench:
         since = self._connection.execute("SELECT clock_timestamp()").fetchone()
         wal = self._one("SELECT pg_current_wal_lsn()")
         segments = log_bytes(self._kafka.data_dir, "headrace")
+        batches = self._batches()
         sampler = Sampler(self._stack.pids() | {"broker": self._kafka.pid or 0}, self._postgres.pid or 0)
         sampler.sample()
         process = subprocess.Popen(
@@ -105,11 +107,25 @@ class Bench:
             "seconds": told["seconds"],
             "steps_per_s": steps / told["seconds"],
             "cpu_us_per_step": cpu,
+            "records_per_transaction": self._records_per_transaction(batches),
             "wal_bytes_per_step": self._one("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), %s)::float", wal) / steps,
             "kafka_bytes_per_step": (log_bytes(self._kafka.data_dir, "headrace") - segments) / steps,
             "first_ms": self._percentiles(_FIRST_LATENCY, since),
             "step_ms": self._percentiles(_STEP_LATENCY, since),
         }
+
+    def _batches(self) -> tuple[float, float]:
+        """Records and transactions of the run agent so far, as of its last report."""
+        rows = self._connection.execute(
+            "SELECT sample, value FROM engine_counter WHERE metric = 'headrace_batch_records' AND labels = '{}'"
+        ).fetchall()
+        found = dict(rows)
+        return found.get("headrace_batch_records_sum", 0.0), found.get("headrace_batch_records_count", 0.0)
+
+    def _records_per_transaction(self, before: tuple[float, float]) -> float:
+        time.sleep(2.5)  # the counters are reported every two seconds
+        records, transactions = self._batches()
+        return (records - before[0]) / max(1.0, transactions - before[1])
 
     def _env(self) -> dict[str, str]:
         return {**os.environ, **self._stack.settings, "PYTHONPATH": str(ROOT)}
@@ -138,7 +154,7 @@ class Bench:
         self.results["W1"] = found
         title = f"W1  {STEPS}-step workflow, saturated, {runs} runs x {self._repeat}: min / median / max"
         rows = [("steps/s", spread([f["steps_per_s"] for f in found], 0)), *_cpu_rows(found)]
-        rows += [(name, spread([f[name] for f in found], 0)) for name in ("wal_bytes_per_step", "kafka_bytes_per_step")]
+        rows += [(name, spread([f[name] for f in found], 0)) for name in NUMBERS]
         print(table(title, rows), flush=True)
         return found
 
@@ -155,6 +171,7 @@ class Bench:
             ]
             load = f"{rate:g} runs/s ({rate * STEPS:g} steps/s)"
             title = f"W2  latency at {load}, open loop, {seconds:g} s x {self._repeat}"
+            rows.append(("records per transaction", spread([f["records_per_transaction"] for f in found], 1)))
             print(table(title, rows + _cpu_rows(found)), flush=True)
 
     def w3(self, runs: int) -> None:
@@ -200,6 +217,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="W1 only, once, within 50 s")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--only", default="W1,W2,W3,idle")
+    parser.add_argument("--rates", default="20,250", help="runs per second of W2")
     parser.add_argument("--host", default="faust", choices=("faust", "plain"))
     parser.add_argument("--runs", type=int, default=4000)
     options = parser.parse_args()
@@ -230,7 +248,7 @@ def main() -> None:
         baseline = single_row_commits(postgres, seconds=4 if options.quick else 8)
         found = bench.w1(1500 if options.quick else options.runs) if "W1" in only else []
         if "W2" in only:
-            bench.w2((20, 250), 8.0)
+            bench.w2([float(rate) for rate in options.rates.split(",")], 8.0)
         if "W3" in only:
             bench.w3(5)
         if "idle" in only:

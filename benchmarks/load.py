@@ -14,10 +14,11 @@ import time
 
 import psycopg
 
+from state.pipe import Pipe
 from state.plans import Plans
 from state.settings import EngineSettings
-from state.starts import Start, start_runs
-from state.store import Store
+from state.starts import Start, begin_run, new_run_id
+from state.store import Rows, Store
 
 NOTE = "x" * 60
 WAIT_SECONDS = 240.0
@@ -28,17 +29,17 @@ class Load:
         settings = EngineSettings()
         self._store = Store(settings)
         self._connection = psycopg.connect(settings.postgres, autocommit=True)
+        self._pipe = Pipe(settings.postgres, self._store.statements())
         self._namespace = settings.namespace
         self._plan = Plans().latest_sync(self._connection, settings.namespace, workflow)
 
     def start(self, due: list[float]) -> None:
         """Start one run for each instant (seconds since 1970) in one transaction."""
-        starts = [
-            Start(self._plan, json.dumps({"due": round(at * 1_000_000), "note": NOTE}).encode(), source="bench")
-            for at in due
-        ]
-        with self._connection.transaction():
-            start_runs(self._connection, self._store, starts, self._namespace, time.time_ns() // 1000)
+        rows, now = Rows(self._store), time.time_ns() // 1000
+        for at in due:
+            given = json.dumps({"due": round(at * 1_000_000), "note": NOTE}).encode()
+            begin_run(rows, Start(self._plan, given, run_id=new_run_id(), source="bench"), self._namespace, now)
+        self._pipe.run(rows.calls())
 
     def left(self) -> int:
         row = self._connection.execute(

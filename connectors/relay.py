@@ -30,11 +30,14 @@ from connectors.settings import RelaySettings
 from connectors.slot import open_stream
 from connectors.topics import Topics
 from headrace.errors import MessageError
+from headrace.pace import Pace
 from state.outbox import Record
 
 STOP_SECONDS: Final = 3.0
 """How long records on their way may take after `stop`."""
 IDLE_SECONDS: Final = 1.0
+PACE_SECONDS: Final = 0.003
+"""At most one delivery is begun in this time while transactions keep coming; an idle relay is not held up."""
 STANDBY_SECONDS: Final = 0.5
 BACKOFF_MAX_SECONDS: Final = 2.0
 
@@ -95,7 +98,9 @@ class Relay:
             return
         self._say("publishing", epoch=self._ownership.epoch)
         metrics.IS_OWNER.set(1)
+        pace = Pace(PACE_SECONDS)
         while self._stop_by is None and self._goes_on():
+            pace.wait()
             window = self._read_window(self._stream)
             if window:
                 self._deliver(window)

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from headrace.pace import Pace
 from streams.batch import Batch
 from streams.broker import Answer, Broker, Place, TopicMissingError, Trouble
 
@@ -25,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 POLL_SECONDS: Final = 0.2
 """How long a poll waits for its first record, so how soon a halt is seen. It adds no latency to a record."""
+PACE_SECONDS: Final = 0.004
+"""At most one poll is handed over in this time while records keep coming (docs/performance.md); an idle agent is not held up."""
 POLL_RECORDS_MAX: Final = 2000
 """Most records handed over at once: a few milliseconds of work, and a transaction of a size Postgres likes."""
 PAUSE_AFTER_SECONDS: Final = 0.2
@@ -120,6 +123,7 @@ class Membership:
         self._answer: Answer | None = None
         self._asked_at = self._emptied_at = time.monotonic()
         self._wrong: str | None = None
+        self._pace = Pace(PACE_SECONDS)
         self.has_read = False
         shore.watchdog.forget()
         self._consumer = Consumer({**conf, "error_cb": shore.broker.on_error})
@@ -134,6 +138,7 @@ class Membership:
                 self._read(1, POLL_SECONDS)  # wakes with the first record ...
             self._check()
             if self._fetched and self._wait_for_room():
+                self._pace.wait()
                 self._read(POLL_RECORDS_MAX - 1, 0)  # ... and takes whatever else is already here
                 self._hand_over()
 

@@ -47,7 +47,7 @@ __all__ = ["Batch", "Body", "Host", "Lease", "Stats", "Transport", "run"]
 
 log = structlog.get_logger(__name__)
 
-BATCHES_MAX: Final = 2
+BATCHES_MAX: Final = 1
 """Polls that are out at once: one being applied, one fetched meanwhile. More is only fenced when ownership moves."""
 DRAIN_SECONDS: Final = 5.0
 """How long a stop waits for the batches being applied; longer, and a process manager would lose patience."""

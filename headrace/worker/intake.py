@@ -18,6 +18,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from headrace.attempt import Attempt
 from headrace.errors import MessageError
 from headrace.messages import TRACEPARENT, decode_command
+from headrace.pace import Pace
 from headrace.worker.broker import Broker, Link, LogIdentity, Rebuild, is_lost, is_missing, is_too_old
 from headrace.worker.room import Room
 from headrace.worker.stats import Stats
@@ -25,6 +26,8 @@ from headrace.worker.stats import Stats
 _log = structlog.get_logger("headrace.worker")
 
 POLL_SECONDS: Final = 0.2
+PACE_SECONDS: Final = 0.002
+"""The same for polls of commands: at most one in this time while commands keep coming."""
 REBUILD_SECONDS_MAX: Final = 5.0
 LEARN_SECONDS: Final = 5.0
 FULL_SECONDS: Final = 0.5
@@ -85,6 +88,7 @@ class Intake(threading.Thread):
     def _session(self, identity: LogIdentity) -> None:
         """One consumer, from its subscription until it is closed. A consumer never crosses a topic id."""
         consumer = Consumer(self._settings())
+        pace = Pace(PACE_SECONDS)
         consumer.subscribe(self._topics, on_assign=partial(self._assigned, identity))
         try:
             while not self._halt.is_set():
@@ -94,6 +98,7 @@ class Intake(threading.Thread):
                     continue
                 messages = consumer.consume(1, POLL_SECONDS)  # wakes with the first message ...
                 if messages and room > 1:
+                    pace.wait()
                     messages += consumer.consume(room - 1, 0)  # ... and takes whatever else is here
                 if messages:
                     self._hand_over(messages)

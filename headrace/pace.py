@@ -1,0 +1,26 @@
+"""Keeps loops that move batches from moving many small ones."""
+
+import time
+from collections.abc import Callable
+
+
+class Pace:
+    """At most one turn in `seconds`: a busy loop gathers more per turn, an idle one is not held up.
+
+    Every turn has a price that does not depend on how much it moves (a request, a transaction, a wake-up of everybody behind it).
+    At half load those prices were most of the CPU of a step (docs/performance.md).
+    """
+
+    def __init__(
+        self, seconds: float, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._seconds, self._clock, self._sleep = seconds, clock, sleep
+        self._next = 0.0
+
+    def wait(self) -> None:
+        """Wait until a turn may begin, and begin it."""
+        now = self._clock()
+        if now < self._next:
+            self._sleep(self._next - now)
+            now = self._clock()
+        self._next = now + self._seconds
