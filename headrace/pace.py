@@ -7,8 +7,8 @@ from collections.abc import Callable
 class Pace:
     """At most one turn in `seconds`: a busy loop gathers more per turn, an idle one is not held up.
 
-    Every turn has a price that does not depend on how much it moves (a request, a transaction, a wake-up of everybody behind it).
-    At half load those prices were most of the CPU of a step (docs/performance.md).
+    Every turn has a price that does not depend on how much it moves (a request, a transaction, a wake-up of everybody
+    behind it). At half load those prices were most of the CPU of a step (docs/performance.md).
     """
 
     def __init__(

@@ -27,7 +27,8 @@ log = structlog.get_logger(__name__)
 POLL_SECONDS: Final = 0.2
 """How long a poll waits for its first record, so how soon a halt is seen. It adds no latency to a record."""
 PACE_SECONDS: Final = 0.004
-"""At most one poll is handed over in this time while records keep coming (docs/performance.md); an idle agent is not held up."""
+"""At most one poll is handed over in this time while records keep coming (docs/performance.md); an idle agent is not
+held up."""
 POLL_RECORDS_MAX: Final = 2000
 """Most records handed over at once: a few milliseconds of work, and a transaction of a size Postgres likes."""
 PAUSE_AFTER_SECONDS: Final = 0.2

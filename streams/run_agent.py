@@ -57,10 +57,15 @@ class Told(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A row of `inbox`."""
+    """A row of `inbox`; decoded only where it is folded, so that a bad one concerns its own run."""
 
-    event: MachineEvent | None
+    kind: str
+    body: str
+    actor: str
     applied: bool
+
+    def event(self) -> MachineEvent | None:
+        return _event_of(self.kind, self.body, self.actor)
 
 
 class RunAgent:
@@ -184,7 +189,7 @@ class RunAgent:
             for inbox_id, _, kind, body, actor, applied in self._database.fetch(
                 _SQL.text("load_inbox"), ([UUID(i) for i in wanted],)
             ):
-                found[str(inbox_id)] = Request(_event_of(kind, body, actor), applied)
+                found[str(inbox_id)] = Request(kind, body, actor, applied)
             wanted -= found.keys()
         return found
 
@@ -193,34 +198,39 @@ class RunAgent:
         self, run: StoredRun, told: Told, requests: dict[str, Request], at: int, rows: Rows, substitute: str | None
     ) -> bool:
         """Fold one event into its run; answers whether it changed something."""
-        event: MachineEvent | None
-        if isinstance(told.event, Requested):
-            request = requests.get(told.event.inbox)
-            event = None if request is None or request.applied else request.event
-            if run.attention and not isinstance(event, Cancelled | Released):
-                event = None  # it stays in the inbox, and is said again once somebody has let the run go on
-            if event is not None:
-                rows.add("apply_inbox", UUID(told.event.inbox).bytes)
-        elif told.event.nonce != make_nonce(self._store.secret, run.key, told.event.task, told.event.token):
-            self._metrics.forged.inc()
-            return False
-        else:
-            event = told.event
-            if substitute is not None and isinstance(event, Succeeded | Failed):
-                event = _unstorable(event, substitute)
-        if event is None:
-            self._metrics.stale.inc()
-            return False
         try:
-            transition = advance(run.plan, run, event, at)
+            event = self._event(run, told, requests, rows, substitute)
+            transition = None if event is None else advance(run.plan, run, event, at)
         except Exception as e:
             return self._isolate(run, told.record, e, at, rows)
-        if transition is None:
+        if event is None or transition is None:
             self._metrics.stale.inc()
             return False
         rows.move(run, event, transition)
         self._metrics.event(event, transition)
         return True
+
+    def _event(
+        self, run: StoredRun, told: Told, requests: dict[str, Request], rows: Rows, substitute: str | None
+    ) -> MachineEvent | None:
+        """What a record says to its run; None for nothing. Raises when a row of `inbox` cannot be understood."""
+        if isinstance(told.event, Requested):
+            return self._requested(run, told.event.inbox, requests, rows)
+        if told.event.nonce != make_nonce(self._store.secret, run.key, told.event.task, told.event.token):
+            self._metrics.forged.inc()
+            return None
+        if substitute is not None and isinstance(told.event, Succeeded | Failed):
+            return _unstorable(told.event, substitute)
+        return told.event
+
+    def _requested(self, run: StoredRun, inbox: str, requests: dict[str, Request], rows: Rows) -> MachineEvent | None:
+        request = requests.get(inbox)
+        if request is None or request.applied:
+            return None
+        if run.attention and request.kind not in ("cancelled", "released"):
+            return None  # it stays in the inbox, and is said again once somebody has let the run go on
+        rows.add("apply_inbox", UUID(inbox).bytes)
+        return request.event()
 
     def _isolate(self, run: StoredRun, record: Message, bug: Exception, at: int, rows: Rows) -> bool:
         """Deciding this run's event raised, which is a bug of ours: the record is set aside, and the run waits for a

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from headrace.attempt import Attempt
 from headrace.errors import MessageError
@@ -87,6 +88,8 @@ class Intake(threading.Thread):
 
     def _session(self, identity: LogIdentity) -> None:
         """One consumer, from its subscription until it is closed. A consumer never crosses a topic id."""
+        if not self._broker.topic_ids:
+            self._ask_for_topics()
         consumer = Consumer(self._settings())
         pace = Pace(PACE_SECONDS)
         consumer.subscribe(self._topics, on_assign=partial(self._assigned, identity))
@@ -104,6 +107,13 @@ class Intake(threading.Thread):
                     self._hand_over(messages)
         finally:
             consumer.close()
+
+    def _ask_for_topics(self) -> None:
+        """The embedded log makes a topic when somebody asks about it, and never tells a member of one made later."""
+        admin = AdminClient(self._broker.client())
+        for topic in self._topics:
+            with suppress(KafkaException):  # away: the consumer says so
+                admin.list_topics(topic, timeout=LEARN_SECONDS)
 
     def _settings(self) -> dict[str, Any]:
         settings = {

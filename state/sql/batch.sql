@@ -63,9 +63,14 @@ WITH saved AS (
 SELECT must(count(*) = cardinality($1::uuid[]), 'a token would fall') FROM saved;
 
 -- name: insert_attempts
+-- Who ran an attempt that ended without an answer (lost, cancelled) is known from its start, when that was reported.
 -- columns: run_ids uuid, tasks int, tokens int, attempts int, outcomes text, row_versions int, workers text, started_at timestamptz, finished_at timestamptz, outputs json, errors json
 INSERT INTO attempt (run_id, task, token, attempt, outcome, row_version, worker, started_at, finished_at, ended_at, output, error)
-SELECT run_id, task, token, attempt, outcome, row_version, worker, started_at, finished_at, now(), output, error
+SELECT run_id, task, token, attempt, outcome, row_version,
+       CASE WHEN worker <> '' THEN worker ELSE coalesce((
+         SELECT h.actor FROM history h
+         WHERE h.run_id = given.run_id AND h.kind = 'attempt_started' AND h.task = given.task AND h.token = given.token LIMIT 1), '') END,
+       started_at, finished_at, now(), output, error
 FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[], $5::text[], $6::int[], $7::text[], $8::timestamptz[], $9::timestamptz[], $10::json[], $11::json[])
   AS given (run_id, task, token, attempt, outcome, row_version, worker, started_at, finished_at, output, error);
 

@@ -343,3 +343,46 @@ async def test_the_outbox_holds_a_command_for_every_hand_out(engine: Engine):
         assert json.loads(records[1].value)["input"] == {"a": 1}
     finally:
         engine.query("SELECT pg_drop_replication_slot('agent_test')")
+
+
+async def test_a_request_that_cannot_be_understood_parks_its_run_and_no_other(engine: Engine):
+    good, bad = await engine.start(), await engine.start()
+    async with await psycopg.AsyncConnection.connect(engine.dsn) as connection:
+        inbox = await request(connection, engine.store, bad, "decided", {"task": "no number"}, "ann")
+    await engine.apply((bad, Requested(inbox)), engine.succeeded(good))
+    assert engine.status(bad) == "needs_attention"
+    assert engine.tasks(good)[0] == ("completed", 1, 1)
+
+
+async def test_b78_a_request_that_comes_while_a_run_is_parked_waits_for_its_release(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    run_id = await engine.start({"name": "ask", "tasks": {"ok": {"approval": {"title": "ok?"}}}})
+    async with await psycopg.AsyncConnection.connect(engine.dsn) as connection:
+        broken = await request(connection, engine.store, run_id, "decided", {"task": "no number"}, "ann")
+        body = {"task": 0, "token": 1, "outcome": "approved"}
+        decided = await request(connection, engine.store, run_id, "decided", body, "ann")
+        released = await request(connection, engine.store, run_id, "released", {}, "ann")
+    await engine.apply((run_id, Requested(broken)), (run_id, Requested(decided)))
+    assert engine.status(run_id) == "needs_attention"
+    await engine.apply((run_id, Requested(released)), (run_id, Requested(decided)))
+    assert engine.status(run_id) == "completed"
+
+
+async def test_a_lost_attempt_names_the_worker_that_ran_it(engine: Engine):
+    run_id = await engine.start()
+    nonce = engine.nonce(run_id, 0, 1)
+    await engine.apply((run_id, Started(0, 1, nonce, session=run_id, worker="w-7")))
+    await engine.apply((run_id, Lost(0, 1, nonce)))
+    assert engine.query("SELECT outcome, worker FROM attempt") == [("lost", "w-7")]
+    assert engine.tasks(run_id)[0] == ("queued", 1, 2)
+
+
+async def test_a_question_asked_and_withdrawn_in_one_batch_is_closed(engine: Engine):
+    definition = {"name": "ask", "tasks": {"a": {"run": "t.a"}, "ok": {"needs": ["a"], "approval": {"title": "ok?"}}}}
+    run_id = await engine.start(definition)
+    async with await psycopg.AsyncConnection.connect(engine.dsn) as connection:
+        cancelled = await request(connection, engine.store, run_id, "cancelled", {}, "ann")
+    await engine.apply(engine.succeeded(run_id), (run_id, Requested(cancelled)))
+    assert engine.status(run_id) == "cancelled"
+    assert engine.query("SELECT status FROM approval") == [("cancelled",)]

@@ -20,7 +20,7 @@ from headrace import failure
 from headrace.attempt import Attempt
 from headrace.context import Context, current
 from headrace.errors import ConfigurationError, NonRetryable, RetryAfter
-from headrace.messages import Abort, Command, Event, Failed, Returned, Started, Succeeded, decode_event
+from headrace.messages import Abort, Command, Event, Failed, Returned, Succeeded, decode_event
 from headrace.registry import Registry
 from headrace.settings import WorkerSettings
 from headrace.worker import Worker
