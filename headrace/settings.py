@@ -1,6 +1,6 @@
 """Settings of the user's own processes: workers and clients. Read once from `HEADRACE_*`, then passed by hand."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -40,6 +40,8 @@ class WorkerSettings(ClientSettings):
     prefetch: int = Field(default=1000, ge=1, le=100_000)
     """Most commands held at once, waiting or running; fewer while bodies are slow."""
     lease_seconds: float = Field(default=30.0, gt=0.1, le=3600)
+    traces: Literal["none", "otlp", "console"] = "none"
+    """Where the span of every attempt goes; `otlp` reads its endpoint and headers from OpenTelemetry's own `OTEL_*`."""
     drain_seconds: float = Field(default=20.0, ge=0)
     """How long running bodies may take to finish after SIGTERM."""
     worker_name: str | None = None

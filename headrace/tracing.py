@@ -6,7 +6,7 @@ None, and the worker takes the path without spans. A command's own `traceparent`
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from opentelemetry import trace
 from opentelemetry.trace import (
@@ -22,7 +22,43 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from headrace.attempt import Attempt
+from headrace.errors import ConfigurationError
 from headrace.messages import TRACEPARENT, Failed
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+
+def export_traces(to: Literal["none", "otlp", "console"]) -> None:
+    """Set up this process's tracer provider; for `headrace worker`, whose user has no place to do it.
+
+    A program that runs a `Worker` itself configures OpenTelemetry as it likes instead. Spans leave in batches, and
+    those still held leave when the process ends. Raises ConfigurationError when the SDK or the exporter is not
+    installed.
+    """
+    if to == "none":
+        return
+    try:
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        provider = TracerProvider(resource=Resource.create({"service.name": "headrace-worker"}))
+        provider.add_span_processor(BatchSpanProcessor(_exporter(to)))
+    except ImportError as e:
+        raise ConfigurationError(f"HEADRACE_TRACES={to} needs headrace[engine] or OpenTelemetry's SDK: {e}") from e
+    trace.set_tracer_provider(provider)
+
+
+def _exporter(to: Literal["otlp", "console"]) -> "SpanExporter":
+    if to == "console":
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+        return ConsoleSpanExporter()
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter()
+
 
 _propagator: Final = TraceContextTextMapPropagator()
 

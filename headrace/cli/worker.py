@@ -16,6 +16,7 @@ from headrace.cli.command import command
 from headrace.cli.worker_settings import read_settings
 from headrace.errors import ConfigurationError
 from headrace.registry import Registry, default
+from headrace.tracing import export_traces
 from headrace.worker import Worker
 
 
@@ -36,6 +37,7 @@ def run_worker(
     given = {"queues": tuple(queue) if queue else None, "slots": slots, "worker_name": name, "kafka": kafka}
     settings = read_settings({key: value for key, value in given.items() if value is not None})
     configure_logs(settings.log_level)
+    export_traces(settings.traces)
     Worker.from_settings(settings, load_registry(app)).run_forever()
 
 
