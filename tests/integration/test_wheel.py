@@ -1,14 +1,20 @@
 """The built wheel: what is in it, and that it works beside a user's own `state.py` and `api/`."""
 
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+import time
 import zipfile
 from pathlib import Path
 
+import httpx
 import pytest
+
+from headrace.embedded.process import free_port
 
 ROOT = Path(__file__).parents[2]
 ENGINE = ("api", "connectors", "state", "streams")
@@ -144,3 +150,27 @@ def test_source_distribution_builds_the_same_wheel(wheel: Path, names: list[str]
     run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path, source, cwd=tmp_path)
     with zipfile.ZipFile(tmp_path / wheel.name) as again:
         assert sorted(again.namelist()) == sorted(names)
+
+
+def test_dev_runs_from_the_installed_wheel_beside_the_users_modules(python: Path, project: Path) -> None:
+    (project / "app.py").write_text("import headrace\n\n@headrace.task('mine.a')\ndef a(input): return input\n")
+    command = [str(python.parent / "headrace"), "dev", "app.py", "--json", "--port", str(free_port())]
+    dev = subprocess.Popen(
+        command, cwd=project, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert dev.stdout is not None
+    try:
+        lines = (json.loads(line) for line in dev.stdout if line.startswith("{"))
+        api = next(line["api"] for line in lines if "api" in line)
+        definition = {"name": "mine", "tasks": {"a": {"run": "mine.a"}}}
+        assert httpx.post(f"{api}/workflows", json=definition).status_code == 201
+        run_id = httpx.post(f"{api}/workflows/mine/runs", json={"input": {"n": 1}}).json()["run_id"]
+        give_up_at = time.monotonic() + 60
+        while (told := httpx.get(f"{api}/runs/{run_id}").json())["status"] != "completed":
+            assert time.monotonic() < give_up_at, told
+            time.sleep(0.1)
+        assert told["outputs"] == {"a": {"n": 1}}
+    finally:
+        dev.send_signal(signal.SIGINT)
+        dev.communicate(timeout=30)
+    assert dev.returncode == 130
