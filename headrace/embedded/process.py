@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Final, Self
 
 from headrace.embedded.reaper import STOP
 from headrace.errors import UnavailableError
@@ -17,6 +18,9 @@ from headrace.errors import UnavailableError
 REAPER = Path(__file__).with_name("reaper.py")
 LOG_TAIL_BYTES = 4_000
 """What an error shows of a server's log: the last screen."""
+PORT_MIN: Final = 12_000
+"""Above the ports that well-known servers, also Headrace's own API, listen on."""
+PORT_TRIES: Final = 200
 
 
 @dataclass(frozen=True)
@@ -135,11 +139,27 @@ def log_tail(log: Path) -> str:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now; another process may take it before the caller does."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of 127.0.0.1 that nobody listens on now.
+
+    Below the range from which the kernel takes ports for outgoing connections: one from inside it may be some client's
+    by the time a server wants it, or wants it again after a restart. Another server may still take it first. Raises
+    OSError when none is free.
+    """
+    first_of_clients = _first_client_port()
+    servers = range(PORT_MIN, first_of_clients)
+    draw = random.SystemRandom()  # several processes that start together must not draw the same
+    for port in draw.sample(servers, min(PORT_TRIES, len(servers))) or [0]:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise OSError(f"no free port of 127.0.0.1 between {PORT_MIN} and {first_of_clients}")
+
+
+def _first_client_port() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32_768  # Linux's own default
 
 
 def _account_arguments(account: Account | None) -> Sequence[str]:

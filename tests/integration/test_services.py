@@ -469,3 +469,8 @@ def test_services_end_when_pytest_is_killed(tmp_path: Path) -> None:
         wait_for(lambda: not any(Path(folder).exists() for folder in held["dirs"]))
     finally:
         os.kill(held["forked"], signal.SIGKILL)
+
+
+def test_a_free_port_is_none_that_the_kernel_gives_to_clients() -> None:
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(12_000 <= free_port() < first for _ in range(50))
