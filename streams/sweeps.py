@@ -9,6 +9,7 @@ an answer that only waits to be read.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -62,7 +63,7 @@ class Sweeps:
             lambda: self._run("sessions", self._sessions, _pause(beat)),
             lambda: self._run("lost", self._lost, _pause(max(0.5, self._lease / 6))),
             lambda: self._run("requests", self._requests, _pause(1.0)),
-            lambda: self._run("approvals", self._approvals, _pause(0.5)),
+            lambda: self._run("approvals", self._approvals, _pause(1.0)),
             lambda: self._run("topics", self._make_topics, _pause(2.0)),
             lambda: self._run("counters", self._counters, _pause(2.0)),
             lambda: self._run("retention", self._retention, _pause(300.0)),
@@ -128,14 +129,16 @@ class Sweeps:
             )
 
     async def _until_timer(self, connection: Connection) -> None:
-        row = await (await _run(connection, "next_timer", ())).fetchone()
-        pause = TIMER_SECONDS if row is None else min(TIMER_SECONDS, max(0.001, row[0]))
-        self._timer.clear()
-        try:
-            await asyncio.wait_for(self._timer.wait(), pause)
-            await asyncio.sleep(0.001)
-        except TimeoutError:
-            pass
+        """Wait until a timer is due; also returns now and then, for those that were said and not applied."""
+        give_up_at = time.monotonic() + SAY_AGAIN_SECONDS / 2
+        while time.monotonic() < give_up_at:
+            self._timer.clear()  # before the look, so that a timer set during it is not missed
+            row = await (await _run(connection, "next_timer", ())).fetchone()
+            pause = TIMER_SECONDS if row is None else min(TIMER_SECONDS, row[0])
+            if pause <= 0:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._timer.wait(), pause)
 
     async def _ticks(self, connection: Connection) -> int:
         """Its arrival at the session agent proves how far relay and session agent are."""

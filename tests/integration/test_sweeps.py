@@ -269,3 +269,11 @@ async def test_counters_of_all_processes_are_summed_up(yard: Yard):
     assert rows["headrace_task_attempts_total", "failed"] == 6
     assert rows["headrace_task_attempt_seconds_bucket", "0.5"] == 2
     assert ("headrace_task_attempt_seconds_bucket", "0.1") not in rows
+
+
+async def test_the_timer_sweep_wakes_when_a_timer_is_due_and_not_before(yard: Yard):
+    run_id = await yard.start()
+    await yard.query("INSERT INTO timer VALUES (%s, 0, 1, 'backoff', now() + interval '0.6 s')", run_id)
+    assert await yard.sweeps._timers(yard.connection) == 0
+    await asyncio.wait_for(yard.sweeps._until_timer(yard.connection), 10)
+    assert await yard.sweeps._timers(yard.connection) == 1
