@@ -219,6 +219,7 @@ def main() -> None:
     parser.add_argument("--only", default="W1,W2,W3,idle")
     parser.add_argument("--rates", default="20,250", help="runs per second of W2")
     parser.add_argument("--host", default="faust", choices=("faust", "plain"))
+    parser.add_argument("--partitions", type=int, default=16)
     parser.add_argument("--runs", type=int, default=4000)
     options = parser.parse_args()
     only = {"W1"} if options.quick else set(options.only.split(","))
@@ -234,7 +235,7 @@ def main() -> None:
             kafka=kafka.bootstrap,
             postgres=postgres.url,
             lease_seconds=30,
-            partitions=16,
+            partitions=options.partitions,
             log_level="warning",
             settings={"HEADRACE_HOST": options.host},
         ) as stack,
