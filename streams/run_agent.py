@@ -198,6 +198,9 @@ class RunAgent:
         self, run: StoredRun, told: Told, requests: dict[str, Request], at: int, rows: Rows, substitute: str | None
     ) -> bool:
         """Fold one event into its run; answers whether it changed something."""
+        if self._is_forged(run, told.event):
+            self._metrics.forged.inc()
+            return False
         try:
             event = self._event(run, told, requests, rows, substitute)
             transition = None if event is None else advance(run.plan, run, event, at)
@@ -210,15 +213,18 @@ class RunAgent:
         self._metrics.event(event, transition)
         return True
 
+    def _is_forged(self, run: StoredRun, event: Event) -> bool:
+        """Whether it lacks the nonce of the hand-out it names. A request needs none: it is read from Postgres."""
+        if isinstance(event, Requested):
+            return False
+        return event.nonce != make_nonce(self._store.secret, run.key, event.task, event.token)
+
     def _event(
         self, run: StoredRun, told: Told, requests: dict[str, Request], rows: Rows, substitute: str | None
     ) -> MachineEvent | None:
         """What a record says to its run; None for nothing. Raises when a row of `inbox` cannot be understood."""
         if isinstance(told.event, Requested):
             return self._requested(run, told.event.inbox, requests, rows)
-        if told.event.nonce != make_nonce(self._store.secret, run.key, told.event.task, told.event.token):
-            self._metrics.forged.inc()
-            return None
         if substitute is not None and isinstance(told.event, Succeeded | Failed):
             return _unstorable(told.event, substitute)
         return told.event

@@ -181,6 +181,7 @@ async def test_a_guessed_nonce_completes_nothing(engine: Engine):
     await engine.apply((run_id, Succeeded(0, 1, "0" * 24)))
     assert engine.tasks(run_id) == [("queued", 0, 1)]
     assert engine.metrics.forged._value.get() == 1
+    assert engine.metrics.stale._value.get() == 0
 
 
 @pytest.mark.parametrize(
