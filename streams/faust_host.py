@@ -1,10 +1,15 @@
 """The Faust host: an app, one agent per topic, Faust's supervision; our transport underneath.
 
-What Faust sees: one constant virtual partition per topic, and one event per poll whose value is the `Batch`. So its own
-rebalance (stop the flow, clear queues, recover tables, seek, resume) runs once, at start; the real assignment lives in
-the transport's thread and in Postgres. Faust fetches, assigns, commits and sends nothing: a vanilla agent costs 71 to
+What Faust sees: one constant virtual partition per topic, and one event per poll. So its own rebalance (stop the flow,
+clear queues, recover tables, seek, resume) runs once, at start; the real assignment lives in the transport's thread and
+in Postgres. Faust fetches, assigns, commits and sends nothing: a vanilla agent costs 71 to
 290 µs for each message, and loses messages when it raises, because an event counts as acknowledged once its stream is
 finalised.
+
+An event of Faust's is only word of a batch. The batch itself waits in our `Inbox` until its agent takes it, because
+Faust throws away what its queues hold whenever it resumes their flow, which it does at the end of its start, after the
+first batches may have come. A batch that got lost there would hold its place among those that are out for good, and
+nothing would ever be read again. So word of a batch that waits is given again.
 
 Hence no tables, no replies, no leader topic, no `app.send`, no `concurrency` above 1; Faust's sensors count polls.
 The app runs inside the caller's event loop without `faust.Worker`, which would take over stdout, logging and signals.
@@ -13,8 +18,9 @@ The app runs inside the caller's event loop without `faust.Worker`, which would 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, NoReturn
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final, NoReturn
 
 import faust
 from faust.tables.manager import TableManager
@@ -29,20 +35,24 @@ for name in ("faust", "mode"):  # they tell each step of their start at INFO, an
     logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
+AGAIN_SECONDS: Final = 0.2
+"""How long word of a batch may be on its way before it is given again."""
+
+
 class FaustHost:
     """Applies batches in Faust agents; a body that raises crashes the app, and `serve` raises its error."""
 
     def __init__(self, name: str, bodies: Mapping[str, Body]) -> None:
         self._name, self._bodies = name, dict(bodies)
-        self._inbox: asyncio.Queue[Batch] = asyncio.Queue()
+        self._inbox = Inbox()
 
     def deliver(self, batch: Batch) -> None:
-        self._inbox.put_nowait(batch)
+        self._inbox.put(batch)
 
     async def serve(self, apply: Apply) -> None:
         app = _create_app(self._name, self._inbox)
         for topic, body in self._bodies.items():
-            _add_agent(app, topic, body, apply)
+            _add_agent(app, topic, body, apply, self._inbox)
         await app.start()
         try:
             await app.wait_until_stopped()
@@ -50,6 +60,47 @@ class FaustHost:
             await app.stop()
         if app.crash_reason is not None:
             raise app.crash_reason
+
+
+class Inbox:
+    """Batches in the order of their coming, by topic, and word of them for Faust."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[Batch]] = {}
+        self._busy: set[str] = set()
+        self._word: asyncio.Queue[str] = asyncio.Queue()
+        self._is_watching = False
+
+    def put(self, batch: Batch) -> None:
+        self._waiting.setdefault(batch.topic, deque()).append(batch)
+        self._word.put_nowait(batch.topic)
+        self._watch()
+
+    async def word(self) -> str:
+        """The topic of a batch that waits, or did when this was said."""
+        return await self._word.get()
+
+    async def empty(self, topic: str, apply: Callable[[Batch], Awaitable[None]]) -> None:
+        """Apply all that waits for a topic's agent; often nothing."""
+        waiting = self._waiting.get(topic)
+        self._busy.add(topic)
+        try:
+            while waiting:
+                await apply(waiting.popleft())
+        finally:
+            self._busy.discard(topic)
+
+    def _watch(self) -> None:
+        if not self._is_watching:
+            self._is_watching = True
+            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._say_again)
+
+    def _say_again(self) -> None:
+        self._is_watching = False
+        for topic, waiting in self._waiting.items():
+            if waiting and topic not in self._busy:
+                self._word.put_nowait(topic)
+                self._watch()
 
 
 class App(faust.App):
@@ -67,8 +118,8 @@ class NoTables(TableManager):
         await self.recovery.start()
 
 
-class Schema(faust.Schema[None, Batch]):
-    """No serialisation: the value of the event is the batch."""
+class Schema(faust.Schema[None, str]):
+    """No serialisation: the value of the event is a topic, which its agent knows."""
 
     def compile(self, app: AppT, **_: Any) -> Any:
         async def decode(message: FaustMessage, *, propagate: bool = False) -> Any:
@@ -77,7 +128,7 @@ class Schema(faust.Schema[None, Batch]):
         return decode
 
 
-def _create_app(name: str, inbox: "asyncio.Queue[Batch]") -> App:
+def _create_app(name: str, inbox: Inbox) -> App:
     app = App(
         name,
         broker="kafka://nowhere",  # a URL must be given; the transport below replaces what it would select
@@ -94,16 +145,16 @@ def _create_app(name: str, inbox: "asyncio.Queue[Batch]") -> App:
     return app
 
 
-def _add_agent(app: App, topic: str, body: Body, apply: Apply) -> None:
-    async def agent(stream: StreamT[Batch]) -> None:
-        async for batch in stream:
-            await apply(batch, body)
+def _add_agent(app: App, topic: str, body: Body, apply: Apply, inbox: Inbox) -> None:
+    async def agent(stream: StreamT[str]) -> None:
+        async for _ in stream:
+            await inbox.empty(topic, lambda batch: apply(batch, body))
 
     app.agent(app.topic(topic, schema=Schema(), acks=False), name=f"{topic}-agent")(agent)
 
 
 class Consumer(base.Consumer):
-    """Faust's view of the transport: batches come out of an inbox, and offsets are none of Faust's business."""
+    """Faust's view of the transport: word of batches comes out of an inbox, and offsets are none of its business."""
 
     transport: "Transport"
     _topics: frozenset[str] = frozenset()
@@ -120,25 +171,25 @@ class Consumer(base.Consumer):
         return {TP(topic, 0) for topic in self._topics}
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, FaustMessage]]:  # noqa: ASYNC109  # Faust's name
-        """Yield batches without end; Faust cancels the fetcher that reads them."""
+        """Yield without end; Faust cancels the fetcher that reads it."""
         while not self.should_stop:
-            batch = await self.transport.inbox.get()
+            topic = await self.transport.inbox.word()
             self._polls += 1
-            yield TP(batch.topic, 0), self._event_of(batch)
+            yield TP(topic, 0), self._event_of(topic)
 
-    def _event_of(self, batch: Batch) -> FaustMessage:
-        """Wrap a batch; its offset counts polls, so that it rises as Faust expects."""
+    def _event_of(self, topic: str) -> FaustMessage:
+        """Wrap word of a batch; its offset counts, so that it rises as Faust expects."""
         return ConsumerMessage(
-            topic=batch.topic,
+            topic=topic,
             partition=0,
             offset=self._polls,
             timestamp=time.time(),
             timestamp_type=0,
             headers=None,
             key=None,
-            value=batch,  # type: ignore[arg-type]  # Faust says bytes, and only its serializers look
+            value=topic,  # type: ignore[arg-type]  # Faust says bytes, and only its serializers look
             checksum=None,
-            tp=TP(batch.topic, 0),
+            tp=TP(topic, 0),
             generation_id=self.app.consumer_generation_id,
         )
 
@@ -164,6 +215,6 @@ class Transport(base.Transport):
     Consumer = Consumer
     driver_version = "headrace"
 
-    def __init__(self, app: AppT, inbox: "asyncio.Queue[Batch]") -> None:
+    def __init__(self, app: AppT, inbox: Inbox) -> None:
         super().__init__([], app)
         self.inbox = inbox
