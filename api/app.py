@@ -15,8 +15,10 @@ from api import (
     approvals,
     dead_letters,
     errors,
+    explain,
     health,
     openapi,
+    parked_tasks,
     runs,
     stream,
     subscriptions,
@@ -36,7 +38,19 @@ from headrace.errors import ConfigurationError
 from state.plans import Plans
 from state.store import Store
 
-_ROUTERS = (workflows, runs, tasks, approvals, dead_letters, workers, subscriptions, health, stream)
+_ROUTERS = (
+    workflows,
+    runs,
+    tasks,
+    explain,
+    approvals,
+    parked_tasks,
+    dead_letters,
+    workers,
+    subscriptions,
+    health,
+    stream,
+)
 
 
 def create_app(settings: ApiSettings | None = None) -> FastAPI:

@@ -38,6 +38,12 @@ class ByInstant(NamedTuple):
     id: UUID
 
 
+class ByTask(NamedTuple):
+    at: Annotated[datetime, msgspec.Meta(tz=True)]
+    id: UUID
+    task: Int
+
+
 class ByHistory(NamedTuple):
     row_version: Int
     is_attempt: bool

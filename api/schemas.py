@@ -7,6 +7,7 @@ added.
 
 from datetime import datetime
 from typing import Annotated, Literal
+from uuid import UUID
 
 import msgspec
 
@@ -250,14 +251,83 @@ class ApprovalPage(msgspec.Struct):
     next: str | None
 
 
+# == parked tasks ======================================================================================================
+class ResolveBody(msgspec.Struct, forbid_unknown_fields=True):
+    outcome: Literal["happened", "did_not_happen", "fail"]
+    output: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """What the body would have returned, when it happened; null when left out."""
+    comment: Text = ""
+
+
+class ParkedTask(msgspec.Struct):
+    task_id: str
+    run_id: str
+    workflow: str
+    task: str
+    token: int
+    parked_at: Instant
+    error: msgspec.Raw
+    """What is not known, and what ended the attempt."""
+
+
+class ParkedTaskPage(msgspec.Struct):
+    items: list[ParkedTask]
+    next: str | None
+
+
+class TaskResolved(msgspec.Struct):
+    task_id: str
+    outcome: str
+    resolved_by: str
+
+
 # == dead letters ======================================================================================================
 class ReplayBody(msgspec.Struct, forbid_unknown_fields=True):
     input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """Takes the place of the task's input, or of the record's value."""
+    value_base64: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9+/]*={0,2}$(?!\n)")] | None = None
+    """Any bytes, in place of a record's value."""
+
+
+Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=1_000, pattern=r"^[^\x00]+$(?!\n)")]
 
 
 class DiscardBody(msgspec.Struct, forbid_unknown_fields=True):
-    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=1_000, pattern=r"^[^\x00]+$(?!\n)")]
+    reason: Reason
+
+
+class DeadLetterFilter(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Which parked dead letters: all that is given must hold, and something must be."""
+
+    kind: Literal["task", "record"] | None = None
+    workflow: WorkflowName | None = None
+    version: Version | None = None
+    task: Name | None = None
+    topic: Name | None = None
+    fingerprint: Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[0-9a-f]*$(?!\n)")] | None = None
+    """A group."""
+    code: Name | None = None
+    text: Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00]+$(?!\n)")] | None = None
+    """Stands in its reason or message, in small or capital letters."""
+    run_id: UUID | None = None
+    since: Instant | None = None
+    until: Instant | None = None
+    dead_letter_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=10_000)] | None = None
+    """These and no others: what a dry run answered."""
+
+
+class BulkReplayBody(msgspec.Struct, forbid_unknown_fields=True):
+    filter: DeadLetterFilter
+    dry_run: bool = False
+    """Only say what would be replayed."""
+    rate: Annotated[float, msgspec.Meta(ge=0.01, le=1_000)] = 10.0
+    """Dead letters per second."""
+
+
+class BulkDiscardBody(msgspec.Struct, forbid_unknown_fields=True):
+    filter: DeadLetterFilter
+    reason: Reason
+    dry_run: bool = False
 
 
 class DeadLetter(msgspec.Struct):
@@ -268,12 +338,14 @@ class DeadLetter(msgspec.Struct):
     """parked, replayed or discarded"""
     run_id: str | None
     workflow: str | None
+    version: int | None
     task: str | None
     task_id: str | None
     token: int | None
     topic: str | None
     partition: int | None
     offset: int | None
+    """-1: Kafka refused it, it never had a place."""
     key: str | None
     key_encoding: str | None
     """text or base64"""
@@ -281,10 +353,21 @@ class DeadLetter(msgspec.Struct):
     value_encoding: str | None
     reason: str
     error: msgspec.Raw
+    code: str
+    fingerprint: str
+    """The same for letters of one cause: error, task or topic, workflow and version."""
     created_at: Instant
     closed_at: Instant | None
     closed_by: str | None
     close_reason: str | None
+    replay_of: str | None
+    """The dead letter whose replay ended here."""
+    replay_token: int | None
+    """Hand-out under which its replay began."""
+    replayed_as: str | None
+    """The dead letter in which its replay ended."""
+    replay_outcome: str | None
+    """What became of its replay: pending, completed, failed_again or cancelled; null unless it was replayed."""
 
 
 class DeadLetterPage(msgspec.Struct):
@@ -292,9 +375,160 @@ class DeadLetterPage(msgspec.Struct):
     next: str | None
 
 
+class RecordHeader(msgspec.Struct):
+    name: str
+    value: str | None
+    encoding: str
+    """text or base64"""
+
+
+class DeadLetterContext(DeadLetter):
+    """A dead letter with all that is known about it."""
+
+    attempts: list[Attempt]
+    """Of its task, up to this one, the newest 100, in order."""
+    input: msgspec.Raw | msgspec.UnsetType
+    """What its body was given; left out when there is none, and `input_missing` says why."""
+    input_missing: str | None
+    run_input: msgspec.Raw
+    headers: list[RecordHeader]
+    key_base64: str | None
+    value_base64: str | None
+    """The record's bytes, whatever they are."""
+    traceparent: str | None
+    history: str | None
+    """Path of its run's history."""
+
+
+class DeadLetterGroup(msgspec.Struct):
+    fingerprint: str
+    count: int
+    first_at: Instant
+    last_at: Instant
+    kind: str
+    workflow: str | None
+    version: int | None
+    task: str | None
+    topic: str | None
+    code: str
+    message: str
+    """Of the newest one."""
+    sample: str
+    """Id of the newest one."""
+
+
+class DeadLetterGroupPage(msgspec.Struct):
+    items: list[DeadLetterGroup]
+    next: str | None
+
+
 class DeadLetterClosed(msgspec.Struct):
     dead_letter_id: str
     status: str
+
+
+class DeadLetterSelection(msgspec.Struct):
+    """Parked dead letters that match a filter and are not being replayed already."""
+
+    dry_run: bool
+    count: int
+    has_more: bool
+    """Older ones match as well: one selection has 10,000 at most."""
+    sample: list[DeadLetter]
+    """The oldest ones."""
+    dead_letter_ids: list[str]
+    """All of them, oldest first: a filter of these ids takes exactly what was shown."""
+
+
+class DeadLettersDiscarded(msgspec.Struct):
+    discarded: int
+    has_more: bool
+    """Older ones match as well: one request closes 10,000 at most."""
+
+
+class ReplayRefusal(msgspec.Struct):
+    dead_letter_id: str
+    reason: str
+
+
+class BulkReplay(msgspec.Struct):
+    replay_id: str
+    status: str
+    """running, completed or stopped"""
+    filter: msgspec.Raw
+    rate: float
+    selected: int
+    left: int
+    """Not gone out yet."""
+    replayed: int
+    refused: int
+    """Could not be replayed when their turn came."""
+    stopped: int
+    created_at: Instant
+    created_by: str
+    finished_at: Instant | None
+    stopped_by: str | None
+
+
+class BulkReplayProgress(BulkReplay):
+    outcomes: dict[str, int]
+    """What became of those replayed: pending, completed, failed_again, cancelled."""
+    refusals: list[ReplayRefusal]
+    """The first 20."""
+
+
+class BulkReplayPage(msgspec.Struct):
+    items: list[BulkReplay]
+    next: str | None
+
+
+# == explain ===========================================================================================================
+class CauseObject(msgspec.Struct):
+    """What a cause points to."""
+
+    kind: str
+    """run, task, timer, session, queue, approval, parked_task, request, dead_letter, partition, relay, slot, sweep or
+    kafka"""
+    id: str
+    """Empty when there is none, such as a relay that never was."""
+    link: str | None
+    """Path of this API that shows it."""
+
+
+class CauseAct(msgspec.Struct):
+    """What a person can do about a cause."""
+
+    cli: str
+    api: str
+
+
+class Cause(msgspec.Struct):
+    code: str
+    """Stable, such as NO_WORKER."""
+    text: str
+    points_to: CauseObject
+    moves: str
+    """The event that would move it."""
+    since: Instant | None
+    until: Instant | None
+    """When that comes by itself, where that is known."""
+    acts: list[CauseAct]
+    tasks: list[str]
+    """Tasks that it holds up; the first few of `tasks_total`."""
+    tasks_total: int
+
+
+class Explanation(msgspec.Struct):
+    run_id: str
+    task: str | None
+    """null: the run as a whole."""
+    status: str
+    at: Instant
+    """By the database's clock."""
+    causes: list[Cause]
+    """Nearest first; never empty."""
+    open_tasks: int
+    looked_at: int
 
 
 # == the rest ==========================================================================================================
@@ -361,11 +595,27 @@ class Health(msgspec.Struct):
     streams: StreamsHealth | None
 
 
+class AppliedOffset(msgspec.Struct):
+    """How far a partition has been applied; whether its log goes that far, only Kafka knows."""
+
+    topic: str
+    partition: int
+    next_offset: int | None
+    topic_id: str
+
+
 class CheckResult(msgspec.Struct):
     name: str
     ok: bool
     detail: str
+    """What was looked at; when something is wrong, with up to three examples."""
     count: int
+    """How many things are wrong."""
+    hint: str = ""
+    """What to do about it."""
+    seconds: float = 0.0
+    positions: list[AppliedOffset] = []
+    """Of the check `partitions`."""
 
 
 class Diagnosis(msgspec.Struct):

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.client import AsyncClient, Client
     from headrace.context import Context, current
-    from headrace.errors import HeadraceError, NonRetryable, RetryAfter
+    from headrace.errors import AmbiguousError, HeadraceError, NonRetryable, RetryAfter
     from headrace.graph import Workflow, build, parse
+    from headrace.lookup import did_not_happen, happened, unknown
     from headrace.registry import Registry, task
     from headrace.worker import Worker
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AmbiguousError",
     "AsyncClient",
     "Client",
     "Context",
@@ -36,11 +38,15 @@ __all__ = [
     "__version__",
     "build",
     "current",
+    "did_not_happen",
+    "happened",
     "parse",
     "task",
+    "unknown",
 ]
 
 _HOMES = {
+    "AmbiguousError": "errors",
     "AsyncClient": "client",
     "Client": "client",
     "Context": "context",
@@ -51,6 +57,9 @@ _HOMES = {
     "Workflow": "graph",
     "build": "graph",
     "parse": "graph",
+    "did_not_happen": "lookup",
+    "happened": "lookup",
+    "unknown": "lookup",
     "Registry": "registry",
     "task": "registry",
     "Worker": "worker",

@@ -1,7 +1,7 @@
 """One command while this worker holds it, from receipt to its answer.
 
-    waiting ──begin──▶ running ──answer──▶ settled
-       └───────────────────┴──── drop ────▶ settled
+    waiting ──(claim, granted)──▶ begin ──▶ running ──answer──▶ settled
+       └──────────────────────────────────────┴──── drop ────▶ settled
 
 Settled means: answered once, or dropped without an answer. Only the event loop settles an attempt; a body that comes
 back later is ignored. `stop` says why a body should end early; threads read it, so it is one plain attribute.
@@ -17,7 +17,9 @@ from msgspec import Raw
 from headrace.messages import Command, Error, Failed, Returned, RunId, Started, Succeeded
 
 if TYPE_CHECKING:
+    from headrace.listing import Listing
     from headrace.registry import Body
+    from headrace.worker.session import Session
 
 Name = tuple[bytes, int]
 """(run id as it stands in the Kafka key, task): what a worker holds at most one attempt of."""
@@ -38,16 +40,25 @@ class Stop(StrEnum):
     """The worker is shutting down and cannot wait for it."""
 
 
+ABANDONED: Final = frozenset({Stop.FENCED, Stop.ABORTED, Stop.SUPERSEDED})
+"""Somebody else decides about the task now: nothing more is to be done or said."""
+
+
 class Attempt:
     __slots__ = (
         "announced",
         "began_at",
         "body",
+        "claimed_at",
         "command",
         "details",
+        "had_effect",
         "limit_at",
+        "listing",
         "name",
         "overdue",
+        "place",
+        "session",
         "settled",
         "size",
         "started",
@@ -70,6 +81,15 @@ class Attempt:
         """The same by the monotonic clock, which decides. 0.0 while waiting."""
         self.limit_at: float | None = None
         """When the body is out of time, by the monotonic clock."""
+        self.claimed_at: float | None = None
+        """When its claim was last made; None once it is granted, and when it needs none."""
+        self.session: Session | None = None
+        """Under whose lease it is held."""
+        self.listing: Listing | None = None
+        """What the worker's parent reads, and has this in it at `place`."""
+        self.place = -1
+        self.had_effect = False
+        """The body has begun to act on the world outside, so a failure says nothing about the effect."""
         self.announced = False
         self.settled = False
         self.overdue = False
@@ -88,6 +108,14 @@ class Attempt:
         if self.command.timeout is not None:
             self.limit_at = now + self.command.timeout
         self.began_at = now
+        if (listing := self.listing) is not None:
+            listing.begin(self.place)
+
+    def is_ours(self) -> bool:
+        """Whether the hand-out is still ours by this process's own clock, however long it was frozen."""
+        if self.stop in ABANDONED:
+            return False
+        return self.session is None or not self.session.has_expired(time.monotonic())
 
     def seconds_left(self) -> float | None:
         return None if self.limit_at is None else self.limit_at - time.monotonic()
@@ -111,3 +139,7 @@ class Attempt:
     def announcement(self, session: str, worker: str) -> Started:
         c = self.command
         return Started(c.task, c.token, c.nonce, session, worker, self.started)
+
+    def claim(self, session: str, worker: str) -> Started:
+        c = self.command
+        return Started(c.task, c.token, c.nonce, session, worker, claim=True)

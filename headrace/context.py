@@ -1,6 +1,8 @@
 """What a running body may know about its attempt, and how it learns that it should stop."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -9,7 +11,7 @@ import structlog
 
 from headrace import payload
 from headrace.attempt import Attempt, Stop
-from headrace.errors import ConfigurationError, FencedError, PayloadError
+from headrace.errors import ConfigurationError, FencedError, NonRetryable, PayloadError, RetryAfter
 from headrace.messages import RunId, effect_key
 
 DETAILS_BYTES_MAX: Final = 4_096
@@ -93,13 +95,40 @@ class Context:
         """
         if details is not None:
             self._attempt.details = _encode_details(details)
+        self._check()
+
+    @contextmanager
+    def effect(self) -> Iterator[str]:
+        """Make the outside call within it: the lease is checked right before, and the effect key is what you get.
+
+            with ctx.effect() as key:
+                bank.charge(card, amount, idempotency_key=key)
+
+        From its first line on, a failure of the body says nothing about the effect, so a task with `effect: manual` or
+        `reconcile` is not simply tried again. Raise NonRetryable or RetryAfter in it to say that nothing happened.
+        Raises FencedError when the hand-out is no longer ours, and CancelledError when it has to stop: as `heartbeat`.
+        """
+        self._check()
+        if not self._attempt.is_ours():
+            raise self._fenced("out of its lease")
+        before, self._attempt.had_effect = self._attempt.had_effect, True
+        try:
+            yield self.effect_key
+        except (NonRetryable, RetryAfter):
+            self._attempt.had_effect = before
+            raise
+
+    def _check(self) -> None:
         match self._attempt.stop:
             case None:
                 return
             case Stop.FENCED | Stop.ABORTED | Stop.SUPERSEDED as stop:
-                raise FencedError(f"this attempt was {stop}", run_id=self.run_id, task=self.task, token=self.token)
+                raise self._fenced(stop)
             case stop:
                 raise asyncio.CancelledError(f"this attempt has to stop: {stop}")
+
+    def _fenced(self, why: str) -> FencedError:
+        return FencedError(f"this attempt was {why}", run_id=self.run_id, task=self.task, token=self.token)
 
 
 def _encode_details(details: object) -> bytes:

@@ -12,7 +12,8 @@
     ├── PayloadError             HR-1009  not strict JSON, or too large -> 422, or FAILED(BAD_RESULT)
     ├── KeyReusedError           HR-1010  the idempotency key was used with another body -> 422
     ├── NonRetryable             HR-1011  raised by a body: do not try again
-    └── RetryAfter               HR-1012  raised by a body: try again after this delay
+    ├── RetryAfter               HR-1012  raised by a body: try again after this delay
+    └── AmbiguousError           HR-1013  raised by a body: its effect may have happened -> by the task's `effect`
 
 Named for what the caller does next. Ids are fields, not only prose. docs/errors.md has a section for each code.
 """
@@ -115,3 +116,12 @@ class RetryAfter(HeadraceError):
     def __init__(self, delay: timedelta | float, message: str = "") -> None:
         super().__init__(message or f"try again after {delay}")
         self.delay = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+
+
+class AmbiguousError(HeadraceError):
+    """Raise it in a body that cannot tell whether its effect happened: a time-out of the system it called, say.
+
+    Under `effect: idempotent` the task is tried again; `reconcile` asks its lookup, `manual` a person.
+    """
+
+    code = "HR-1013"

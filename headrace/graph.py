@@ -25,6 +25,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
@@ -181,11 +182,22 @@ class Task(_Frozen):
     retry: Annotated[Retry, BeforeValidator(_attempts_only)] = Retry()
     timeout: PositiveDuration | None = None
     approval: Approval | None = None
+    exclusive: StrictBool = False
+    """Two bodies of this task never overlap: each starts only after the engine has recorded its owner."""
+    effect: Literal["idempotent", "reconcile", "manual"] = "idempotent"
+    """What happens when an attempt may have had its effect and nobody knows: it is tried again, `lookup` is asked, or
+    the task waits for a person."""
+    lookup: BodyName | None = None
+    """Registered name of the body that tells what became of an effect."""
 
     @model_validator(mode="after")
     def _does_something(self) -> "Task":
         if self.run is None and self.approval is None:
             raise ValueError(_DOES_NOTHING)
+        if self.run is None and (self.exclusive or self.effect != "idempotent"):
+            raise ValueError("`exclusive` and `effect` need a `run`")
+        if (self.effect == "reconcile") != (self.lookup is not None):
+            raise ValueError("`effect: reconcile` and `lookup` go together")
         return self
 
 
@@ -312,13 +324,17 @@ class Builder:
         retry: int | Retry | Mapping[str, Any] | None = None,
         timeout: str | float | timedelta | None = None,
         approval: Approval | Mapping[str, Any] | None = None,
+        exclusive: bool = False,
+        effect: Literal["idempotent", "reconcile", "manual"] = "idempotent",
+        lookup: str | None = None,
     ) -> "Builder":
         """Add a task; its position is its number. Fields as in YAML, with `_` after the names Python has taken."""
         if name in self._tasks:
             self._repeated.append(name)
         given = {"run": run, "if": if_, "with": with_, "retry": retry, "timeout": timeout, "approval": approval}
+        given |= {"lookup": lookup}
         fields = {key: _to_data(value) for key, value in given.items() if value is not None}
-        self._tasks[name] = {**fields, "needs": needs, "queue": queue}
+        self._tasks[name] = {**fields, "needs": needs, "queue": queue, "exclusive": exclusive, "effect": effect}
         return self
 
     def publishable(self) -> Workflow:

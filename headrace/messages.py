@@ -49,6 +49,8 @@ class Error(msgspec.Struct, frozen=True, omit_defaults=True):
     retryable: bool = True
     retry_after: float | None = None
     """Seconds; the body asked for this delay instead of the backoff."""
+    ambiguous: bool = False
+    """The body failed when its effect may have happened already."""
 
 
 class Command(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -71,6 +73,12 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds a session may hold tasks without being renewed."""
     timeout: float | None = None
     """Seconds the body may take, from its start."""
+    claim: bool = False
+    """The body may start only once `Granted` names the worker's session."""
+    exclusive: bool = False
+    """Two bodies of this task must never overlap: one that cannot be stopped takes its process with it."""
+    lookup: bool = False
+    """`run` is the lookup: it tells what became of the effect of an attempt, and does nothing itself."""
     workflow: str = ""
     version: int = 0
     v: int = WIRE_VERSION
@@ -78,7 +86,10 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
 
 # == events: what can move a run =====================================================================================
 class Started(msgspec.Struct, tag="started", tag_field="kind", omit_defaults=True):
-    """A worker's body has begun (sent for bodies that outlive a moment; a short body sends only its result)."""
+    """A worker's body has begun (sent for bodies that outlive a moment; a short body sends only its result).
+
+    `claim`: it has not, and waits for `Granted`; said again until that comes.
+    """
 
     task: int
     token: int
@@ -86,6 +97,7 @@ class Started(msgspec.Struct, tag="started", tag_field="kind", omit_defaults=Tru
     session: str = ""
     worker: str = ""
     started: int = 0
+    claim: bool = False
     v: int = WIRE_VERSION
 
 
@@ -134,13 +146,16 @@ class Returned(msgspec.Struct, tag="returned", tag_field="kind", omit_defaults=T
 
 
 class Lost(msgspec.Struct, tag="lost", tag_field="kind", omit_defaults=True):
-    """A sweep found that nobody holds this hand-out any more. Behind every result already in the log, so it never
-    overtakes one."""
+    """Nobody holds this hand-out any more: a sweep found it, or the parent of a worker that died. Behind every result
+    already in the log, so it never overtakes one."""
 
     task: int
     token: int
     nonce: str
     reason: str = ""
+    begun: bool | None = None
+    """Whether its body had begun; None when whoever says so cannot know."""
+    worker: str = ""
     v: int = WIRE_VERSION
 
 
@@ -210,6 +225,17 @@ class Renewed(msgspec.Struct, tag="renewed", tag_field="kind", omit_defaults=Tru
     v: int = WIRE_VERSION
 
 
+class Granted(msgspec.Struct, tag="granted", tag_field="kind", omit_defaults=True):
+    """This hand-out belongs to `session`, recorded before this was said: its body may start. A session that claimed it
+    and is not named lets go of it."""
+
+    run: str
+    task: int
+    token: int
+    session: str
+    v: int = WIRE_VERSION
+
+
 class Abort(msgspec.Struct, tag="abort", tag_field="kind", omit_defaults=True):
     """This hand-out is no longer current (cancelled, timed out, taken over): stop the body, report nothing."""
 
@@ -220,7 +246,7 @@ class Abort(msgspec.Struct, tag="abort", tag_field="kind", omit_defaults=True):
     v: int = WIRE_VERSION
 
 
-ControlMessage = Renewed | Abort
+ControlMessage = Renewed | Granted | Abort
 
 
 _T = TypeVar("_T", Command, Event, WorkerMessage, ControlMessage)

@@ -10,7 +10,8 @@ import time
 import uuid
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from datetime import datetime
+from typing import Any, Final, Literal, Protocol, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -19,9 +20,14 @@ from headrace import errors, payload
 from headrace.views import (
     Approval,
     Attempt,
+    BulkReplay,
     DeadLetter,
+    DeadLetterGroup,
+    DeadLetterSelection,
+    Explanation,
     HistoryItem,
     Page,
+    ParkedTask,
     Published,
     Run,
     Task,
@@ -164,6 +170,12 @@ def history(run_id: str, *, limit: int | None = None) -> Flow[list[HistoryItem]]
     return (yield from _list(f"/runs/{_part(run_id)}/history", HistoryItem, limit=limit))
 
 
+def explain(run_id: str, task: str | None = None) -> Flow[Explanation]:
+    """Why a run, or one of its tasks, does not move: the nearest cause first. Raises NotFoundError."""
+    path = f"/runs/{_part(run_id)}/explain" if task is None else f"/tasks/{_part(f'{run_id}.{task}')}/explain"
+    return (yield from _read(path, Explanation))
+
+
 def cancel(run_id: str, reason: str = "") -> Flow[None]:
     """Ask that a run end now. Once this returns, it will, whatever crashes. Raises ConflictError when it is over."""
     yield from _write(f"/runs/{_part(run_id)}/cancel", msgspec.json.encode({"reason": reason}), object)
@@ -190,10 +202,48 @@ def _decide(approval_id: str, decision: str, comment: str) -> Flow[Approval]:
     return (yield from _write(f"/approvals/{_part(approval_id)}/{decision}", body, Approval))
 
 
+def parked_tasks(*, limit: int | None = None) -> Flow[list[ParkedTask]]:
+    """Tasks that wait for a person to say whether their effect happened, newest first."""
+    return (yield from _list("/parked-tasks", ParkedTask, {}, limit=limit))
+
+
+def resolve(
+    run_id: str,
+    task: str,
+    outcome: Literal["happened", "did_not_happen", "fail"],
+    *,
+    output: Any = None,
+    comment: str = "",
+) -> Flow[None]:
+    """Say what became of a parked task's effect: done with this output, tried again, or given up.
+
+    Raises ConflictError when it is not parked, or somebody has said so.
+    """
+    body: dict[str, Any] = {"outcome": outcome, "comment": comment}
+    if outcome == "happened":
+        body["output"] = msgspec.Raw(payload.encode(output))
+    yield from _write(f"/tasks/{_part(f'{run_id}.{task}')}/resolve", msgspec.json.encode(body), object)
+
+
 # == operations ========================================================================================================
-def dead_letters(*, status: str | None = None, limit: int | None = None) -> Flow[list[DeadLetter]]:
-    """What was set aside, newest first."""
-    return (yield from _list("/dead-letters", DeadLetter, _params(status=status), limit=limit))
+def dead_letters(*, status: str | None = None, limit: int | None = None, **filter: object) -> Flow[list[DeadLetter]]:
+    """What was set aside, newest first. filter: kind, workflow, version, task, topic, fingerprint, code, text, run_id,
+    since, until; all must hold.
+    """
+    return (yield from _list("/dead-letters", DeadLetter, {**_params(status=status), **_query(filter)}, limit=limit))
+
+
+def dead_letter(dead_letter_id: str) -> Flow[DeadLetter]:
+    """One dead letter with its context: every attempt, the input, the record's bytes."""
+    return (yield from _read(f"/dead-letters/{_part(dead_letter_id)}", DeadLetter))
+
+
+def dead_letter_groups(
+    *, status: str | None = None, limit: int | None = None, **filter: object
+) -> Flow[list[DeadLetterGroup]]:
+    """Dead letters by cause, the group with the newest first. filter: as of `dead_letters`."""
+    params = {**_params(status=status), **_query(filter)}
+    return (yield from _list("/dead-letters/groups", DeadLetterGroup, params, limit=limit))
 
 
 def replay(dead_letter_id: str, **given: object) -> Flow[None]:
@@ -207,6 +257,39 @@ def replay(dead_letter_id: str, **given: object) -> Flow[None]:
 def discard(dead_letter_id: str, reason: str) -> Flow[None]:
     """Close a dead letter without repairing it."""
     yield from _write(f"/dead-letters/{_part(dead_letter_id)}/discard", msgspec.json.encode({"reason": reason}), object)
+
+
+def select_dead_letters(**filter: object) -> Flow[DeadLetterSelection]:
+    """What `replay_many` or `discard_many` would take, without taking it. filter: as of `dead_letters`, or
+    `dead_letter_ids`.
+    """
+    body = payload.encode_input({"filter": _filter(filter), "dry_run": True})
+    return (yield from _write("/dead-letters/replay", body, DeadLetterSelection))
+
+
+def replay_many(*, rate: float = 10.0, **filter: object) -> Flow[BulkReplay]:
+    """Replay all parked dead letters that match, `rate` a second, in the background. Raises ConflictError when there
+    is none that is not being replayed already.
+    """
+    body = payload.encode_input({"filter": _filter(filter), "rate": rate})
+    return (yield from _write("/dead-letters/replay", body, BulkReplay))
+
+
+def discard_many(reason: str, **filter: object) -> Flow[int]:
+    """Close all parked dead letters that match; answers how many those were, at most 10,000."""
+    body = payload.encode_input({"filter": _filter(filter), "reason": reason})
+    answer: dict[str, Any] = yield from _write("/dead-letters/discard", body, dict)
+    return int(answer["discarded"])
+
+
+def bulk_replay(replay_id: str) -> Flow[BulkReplay]:
+    """How far a bulk replay has come."""
+    return (yield from _read(f"/dead-letters/replays/{_part(replay_id)}", BulkReplay))
+
+
+def stop_bulk_replay(replay_id: str) -> Flow[BulkReplay]:
+    """End a bulk replay: what has not gone out stays parked. Raises ConflictError when it is over."""
+    return (yield from _write(f"/dead-letters/replays/{_part(replay_id)}/stop", b"{}", BulkReplay))
 
 
 def workers(*, limit: int | None = None) -> Flow[list[Worker]]:
@@ -270,6 +353,19 @@ def _decoded(reply: Reply, kind: type[T]) -> T:
 
 def _params(**given: str | None) -> dict[str, str]:
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _filter(given: Mapping[str, object]) -> dict[str, object]:
+    """Which dead letters, as JSON; None asks for nothing."""
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def _query(given: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in _filter(given).items()}
 
 
 def _part(text: str) -> str:

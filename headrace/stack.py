@@ -27,7 +27,7 @@ import httpx
 
 from headrace.embedded.broker import EmbeddedBroker
 from headrace.embedded.postgres import EmbeddedPostgres
-from headrace.embedded.process import free_port
+from headrace.embedded.process import children_of, free_port
 from headrace.engine import child_environment, engine_command, engine_environment
 from headrace.errors import UnavailableError
 from headrace.supervisor import Log, Supervisor
@@ -209,6 +209,15 @@ class Stack:
         server.kill9()
         return pid
 
+    def kill9_body(self, name: str) -> int | None:
+        """End the process in which a worker runs its bodies, as a crash in one of them would; its parent speaks for it
+        and starts another. Returns the id it had. `kill9` of a worker ends both: its host is lost."""
+        parent = self.supervisor.child(name).pid
+        pid = next(iter(children_of(parent)), None) if parent else None
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+        return pid
+
     def pids(self) -> dict[str, int]:
         """The process ids of all that runs, by name, embedded servers first."""
         servers = {"broker": self.broker, "postgres": self.postgres_server}
@@ -319,4 +328,4 @@ def worker_command(app: str, queues: Sequence[str] = (), slots: int | None = Non
     """What starts one worker on the user's file."""
     options = [part for queue in queues for part in ("--queue", queue)]
     options += ["--slots", str(slots)] if slots else []
-    return [sys.executable, "-P", "-m", "headrace.cli", "worker", app, *options]
+    return [sys.executable, "-P", "-m", "headrace", "worker", app, *options]

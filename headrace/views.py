@@ -117,6 +117,24 @@ class Approval(msgspec.Struct, frozen=True):
     comment: str | None = None
 
 
+class RecordHeader(msgspec.Struct, frozen=True):
+    name: str
+    value: str | None
+    encoding: str = "text"
+    """text or base64"""
+
+
+class ParkedTask(msgspec.Struct, frozen=True):
+    task_id: str
+    run_id: str
+    workflow: str
+    task: str
+    token: int
+    parked_at: datetime
+    error: dict[str, Any]
+    """What is not known, and what ended the attempt."""
+
+
 class DeadLetter(msgspec.Struct, frozen=True):
     dead_letter_id: str
     kind: str
@@ -126,13 +144,81 @@ class DeadLetter(msgspec.Struct, frozen=True):
     reason: str
     run_id: str | None = None
     workflow: str | None = None
+    version: int | None = None
     task: str | None = None
     topic: str | None = None
     partition: int | None = None
     offset: int | None = None
     value: str | None = None
     error: Any = None
+    code: str = ""
+    fingerprint: str = ""
+    """The same for letters of one cause."""
     created_at: datetime | None = None
+    closed_at: datetime | None = None
+    closed_by: str | None = None
+    close_reason: str | None = None
+    replay_of: str | None = None
+    """The dead letter whose replay ended here."""
+    replayed_as: str | None = None
+    """The dead letter in which its replay ended."""
+    replay_outcome: str | None = None
+    """pending, completed, failed_again or cancelled; None unless it was replayed."""
+    attempts: list[Attempt] = []
+    """This and what follows only of a single one."""
+    input: Any = None
+    input_missing: str | None = None
+    """Why there is no input."""
+    run_input: Any = None
+    headers: list[RecordHeader] = []
+    value_base64: str | None = None
+    traceparent: str | None = None
+
+
+class DeadLetterGroup(msgspec.Struct, frozen=True):
+    fingerprint: str
+    count: int
+    kind: str
+    code: str
+    message: str
+    """Of the newest one."""
+    sample: str
+    """Id of the newest one."""
+    first_at: datetime
+    last_at: datetime
+    workflow: str | None = None
+    version: int | None = None
+    task: str | None = None
+    topic: str | None = None
+
+
+class DeadLetterSelection(msgspec.Struct, frozen=True):
+    """What a replay or discard of many would take."""
+
+    count: int
+    dead_letter_ids: list[str]
+    """All of them, oldest first."""
+    sample: list[DeadLetter] = []
+    has_more: bool = False
+    """Older ones match as well, beyond what one request takes."""
+
+
+class BulkReplay(msgspec.Struct, frozen=True):
+    replay_id: str
+    status: str
+    """running, completed or stopped"""
+    rate: float
+    selected: int
+    left: int = 0
+    replayed: int = 0
+    refused: int = 0
+    """Could not be replayed when their turn came."""
+    stopped: int = 0
+    created_at: datetime | None = None
+    created_by: str = ""
+    finished_at: datetime | None = None
+    outcomes: dict[str, int] = {}
+    """What became of those replayed; only of a single bulk replay."""
 
 
 class Worker(msgspec.Struct, frozen=True):
@@ -147,3 +233,46 @@ class Worker(msgspec.Struct, frozen=True):
     renewed_at: datetime | None = None
     expires_at: datetime | None = None
     live: bool = True
+
+
+class CauseObject(msgspec.Struct, frozen=True):
+    kind: str
+    """run, task, timer, session, queue, approval, parked_task, request, dead_letter, partition, relay, slot …"""
+    id: str
+    link: str | None = None
+    """Path of the API that shows it."""
+
+
+class CauseAct(msgspec.Struct, frozen=True):
+    """What a person can do about a cause."""
+
+    cli: str
+    api: str
+
+
+class Cause(msgspec.Struct, frozen=True):
+    code: str
+    """Stable, such as NO_WORKER."""
+    text: str
+    points_to: CauseObject
+    moves: str
+    """The event that would move it."""
+    since: datetime | None = None
+    until: datetime | None = None
+    """When that comes by itself, where that is known."""
+    acts: list[CauseAct] = []
+    tasks: list[str] = []
+    """Tasks that it holds up; the first few of `tasks_total`."""
+    tasks_total: int = 0
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    run_id: str
+    status: str
+    causes: list[Cause]
+    """Nearest first; never empty."""
+    task: str | None = None
+    """None: the run as a whole."""
+    at: datetime | None = None
+    open_tasks: int = 0
+    looked_at: int = 0

@@ -5,7 +5,7 @@ out of its open state, so of two racing callers one finds nothing and is told so
 `request` in the same transaction.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -23,6 +23,7 @@ from state.sql import load
 from state.store import Store
 
 _APPROVALS = load("approval_queries")
+_PARKED = load("parked_task_queries")
 _DEAD_LETTERS = load("dead_letter_queries")
 
 
@@ -95,6 +96,37 @@ def _why_undecidable(approval: ApprovalRow) -> str:
             return f"the approval was {status} already" + (f" by {approval.decided_by}" if approval.decided_by else "")
 
 
+async def resolve_task(
+    connection: Connection,
+    store: Store,
+    run_id: UUID,
+    task: int,
+    outcome: Literal["happened", "did_not_happen", "fail"],
+    *,
+    output: bytes | None = None,
+    comment: str,
+    actor: str,
+) -> None:
+    """Say once what became of the effect of a parked task. output: checked JSON, only when it happened.
+
+    Raises ConflictError when the task is not parked, or somebody has said it.
+    """
+    namespace = store.settings.namespace
+    token = await fetch_one(
+        connection, int, _PARKED.text("resolve_parked_task"), run_id=run_id, task=task, namespace=namespace, actor=actor
+    )
+    if token is None:
+        by = await fetch_one(
+            connection, str, _PARKED.text("find_resolver"), run_id=run_id, task=task, namespace=namespace
+        )
+        why = "the task is not parked" if by is None else f"the task was resolved already by {by}"
+        raise ConflictError(why, run_id=str(run_id), task=task)
+    body: dict[str, Any] = {"task": task, "token": token, "outcome": outcome, "comment": comment}
+    if output is not None:
+        body["output"] = msgspec.Raw(output)
+    await request(connection, store, str(run_id), "resolved", body, actor)
+
+
 async def cancel_run(connection: Connection, store: Store, run_id: UUID, *, reason: str, actor: str) -> None:
     """Ask that a run end now. Raises NotFoundError, and ConflictError when it has ended."""
     position = await read_position(connection, store.settings.namespace, run_id)
@@ -106,19 +138,29 @@ async def cancel_run(connection: Connection, store: Store, run_id: UUID, *, reas
 
 
 async def replay_dead_letter(
-    connection: Connection, store: Store, dead_letter_id: UUID, *, input: bytes | None = None, actor: str
+    connection: Connection,
+    store: Store,
+    dead_letter_id: UUID,
+    *,
+    input: bytes | None = None,
+    value: bytes | None = None,
+    actor: str,
 ) -> None:
     """Send a parked dead letter out again, once: a failed task as a new hand-out, a record to the topic that it came
     from.
 
     input: checked JSON that takes the place of the task's input, or of the record's value; it keeps its bytes.
-    Raises NotFoundError, and ConflictError when it was closed already or its task does not stand where it failed any
-    more.
+    value: any bytes, in place of a record's value.
+    Raises NotFoundError, and ConflictError when it was closed already, its task does not stand where it failed any
+    more, or a task is given bytes.
     """
-    closed = await _close(connection, store, dead_letter_id, "replayed", actor)
+    published = input if value is None else value
+    closed = await _close(connection, store, dead_letter_id, "replayed", actor, value=published)
     if closed.kind == "record":
-        await _publish_again(connection, store, closed, input)
+        await _publish_again(connection, store, closed, published)
         return
+    if value is not None:
+        raise ConflictError("only a record is replayed with other bytes", dead_letter_id=str(dead_letter_id))
     if closed.run_id is None or closed.task is None or closed.token is None:
         raise ConflictError("the dead letter names no task", dead_letter_id=str(dead_letter_id))
     await _check_still_failed(connection, store, closed.run_id, closed.task, closed.token)
@@ -137,7 +179,13 @@ async def discard_dead_letter(
 
 
 async def _close(
-    connection: Connection, store: Store, dead_letter_id: UUID, status: str, actor: str, reason: str = ""
+    connection: Connection,
+    store: Store,
+    dead_letter_id: UUID,
+    status: str,
+    actor: str,
+    reason: str = "",
+    value: bytes | None = None,
 ) -> _Closed:
     closed = await fetch_one(
         connection,
@@ -148,6 +196,7 @@ async def _close(
         status=status,
         closed_by=actor,
         reason=reason or None,
+        value=value,
     )
     if closed is not None:
         return closed
@@ -163,7 +212,8 @@ async def _publish_again(connection: Connection, store: Store, closed: _Closed, 
     if closed.topic is None:
         raise ConflictError("the dead letter names no topic")
     original = bytes(closed.value or b"")
-    record = Record(closed.topic, bytes(closed.key or b""), original if value is None else value, closed.partition)
+    partition = None if closed.partition is None or closed.partition < 0 else closed.partition
+    record = Record(closed.topic, bytes(closed.key or b""), original if value is None else value, partition)
     await emit(connection, [record], store.mode)
 
 

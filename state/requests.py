@@ -16,7 +16,7 @@ from state.outbox import Record, emit
 from state.sql import load
 from state.store import Store
 
-Kind = Literal["cancelled", "decided", "replayed", "released"]
+Kind = Literal["cancelled", "decided", "replayed", "resolved", "released"]
 
 _SQL = load("run")
 
@@ -27,7 +27,8 @@ async def request(
     """Store a request and wake the run agent, in the caller's open transaction; answers the inbox id.
 
     Bodies: cancelled {"reason"}; decided {"task", "token", "outcome", "comment"}; replayed {"task", "token", "input"?};
-    released {}. A body may hold `msgspec.Raw` for user data that must keep its bytes.
+    resolved {"task", "token", "outcome", "comment", "output"?}; released {}. A body may hold `msgspec.Raw` for user
+    data that must keep its bytes.
     """
     inbox_id = str(uuid7())
     async with psycopg.AsyncRawCursor(connection) as cursor:

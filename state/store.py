@@ -27,16 +27,21 @@ from headrace.machine import (
     Dispatch,
     EndAttempt,
     Finish,
+    Grant,
     Isolated,
+    KeepOutput,
     MachineEvent,
+    Park,
     Plan,
     Released,
     Replayed,
+    Resolved,
     RunState,
     SetTimer,
     TaskState,
     TaskStatus,
     Transition,
+    Unpark,
 )
 from headrace.messages import Abort as AbortMessage
 from headrace.messages import (
@@ -45,6 +50,7 @@ from headrace.messages import (
     Due,
     Error,
     Failed,
+    Granted,
     Lost,
     Returned,
     Started,
@@ -53,6 +59,7 @@ from headrace.messages import (
     make_nonce,
 )
 from state.binary import TYPES, Array
+from state.fingerprint import Headers, encode_headers, label_record, label_task
 from state.outbox import OutboxMode, Record, bundles, table_columns
 from state.pipe import Call
 from state.settings import EngineSettings
@@ -64,7 +71,7 @@ BATCH: Final = load("batch")
 class StoredRun(RunState):
     """A run as the store knows it."""
 
-    __slots__ = ("base", "namespace", "run_id", "saved_version", "touched", "traceparent")
+    __slots__ = ("base", "namespace", "outputs", "run_id", "saved_version", "touched", "traceparent")
 
     def __init__(
         self,
@@ -84,8 +91,10 @@ class StoredRun(RunState):
         self.base = -1
         self.saved_version = row_version
         """The row_version that Postgres has."""
-        self.touched: dict[int, str] = {}
-        """Tasks changed since then -> the session that runs them, when one does."""
+        self.touched: dict[int, None] = {}
+        """Tasks changed since then."""
+        self.outputs: dict[int, bytes] = {}
+        """Outputs of touched tasks that stand with no attempt."""
 
 
 class Store:
@@ -151,7 +160,7 @@ class Rows:
         )
         self._history(run, "started", None, None, actor, detail)
         self._act(run, transition, None)
-        self._touch(run, transition, "")
+        run.touched.update(dict.fromkeys(transition.tasks))
         run.saved_version = run.row_version
         self._save_tasks(run)
 
@@ -162,16 +171,20 @@ class Rows:
         ended = self._act(run, transition, event)
         if ended != 1 or isinstance(event, Cancelled):
             self._event_history(run, event)
-        self._touch(run, transition, event.session if isinstance(event, Started) else "")
+        run.touched.update(dict.fromkeys(transition.tasks))
 
     def bury_record(
         self, namespace: str, run_id: bytes | None, topic: str, partition: int, offset: int, key: bytes | None, value:
         bytes | None,
-        reason: str, trace: str = "",
+        reason: str, trace: str = "", headers: Headers = None,
     ) -> None:  # fmt: skip
         """Set an undecodable record, or one whose handling raised, aside with its original bytes."""
-        error = encode(Error(code="BAD_RECORD", message=reason, trace=trace, retryable=False))
-        self.add("bury_records", uuid7().bytes, namespace, run_id, topic, partition, offset, key, value, reason, error)
+        error = Error(code="BAD_RECORD", message=reason, trace=trace, retryable=False)
+        label = label_record(error, topic)
+        self.add(
+            "bury_records", uuid7().bytes, namespace, run_id, topic, partition, offset, key, value,
+            encode_headers(headers), reason, encode(error), *label,
+        )  # fmt: skip
 
     def control(self, key: bytes, message: ControlMessage) -> None:
         self.records.append(Record(self.store.settings.control_topic, key, encode(message)))
@@ -184,6 +197,16 @@ class Rows:
             match action:
                 case Dispatch():
                     self._dispatch(run, action)
+                case Grant():
+                    granted = Granted(run.key.decode(), action.task, action.token, action.session)
+                    self.control(run.key, granted)
+                case KeepOutput():
+                    run.outputs[action.task] = action.output
+                case Park():
+                    error = encode(action.error)
+                    self.add("park_tasks", run.run_id, action.task, action.token, run.namespace, error)
+                case Unpark():
+                    self.add("unpark_tasks", run.run_id, action.task)
                 case EndAttempt():
                     ended += 1
                     self._end_attempt(run, action, event)
@@ -200,17 +223,12 @@ class Rows:
                 case Abort():
                     self.control(run.key, AbortMessage(run.key.decode(), action.task, action.token, action.reason))
                 case BuryTask():
-                    error = encode(action.error)
+                    label = label_task(action.error, run.plan, action.task)
                     self.add(
-                        "bury_tasks",
-                        uuid7().bytes,
-                        run.namespace,
-                        run.run_id,
-                        action.task,
-                        action.token,
-                        action.error.code,
-                        error,
-                    )
+                        "bury_tasks", uuid7().bytes, run.namespace, run.run_id, action.task, action.token,
+                        action.error.code, encode(action.error), label.message, run.plan.tasks[action.task].name,
+                        run.plan.name, run.plan.version, label.fingerprint,
+                    )  # fmt: skip
                 case Finish():
                     pass
         return ended
@@ -223,13 +241,16 @@ class Rows:
         command = Command(
             task=action.task,
             name=spec.name,
-            run=spec.run or "",
+            run=(spec.lookup if action.lookup else spec.run) or "",
             attempt=action.attempt,
             token=action.token,
             nonce=make_nonce(self.store.secret, run.key, action.task, action.token),
             input=msgspec.Raw(action.input),
             lease=self.store.settings.lease_seconds,
             timeout=spec.timeout,
+            claim=spec.claims and not action.lookup,
+            exclusive=spec.exclusive and not action.lookup,
+            lookup=action.lookup,
             workflow=run.plan.name,
             version=run.plan.version,
         )
@@ -269,10 +290,6 @@ class Rows:
             None if spec.expires is None else spec.expires // 1_000_000,
         )  # fmt: skip
 
-    def _touch(self, run: StoredRun, transition: Transition, session: str) -> None:
-        for task in transition.tasks:
-            run.touched[task] = session
-
     # -- history
     def _history(
         self,
@@ -311,35 +328,46 @@ class Rows:
             case Lost():
                 self._history(run, "lost", event.task, event.token, "", {"reason": event.reason})
             case Started():
-                self._history(
-                    run, "attempt_started", event.task, event.token, event.worker, {"session_id": event.session}
-                )
+                kind = "lookup_started" if run.task(event.task).lookups else "attempt_started"
+                self._history(run, kind, event.task, event.token, event.worker, {"session_id": event.session})
+            case Resolved():
+                detail = {"outcome": event.outcome, "comment": event.comment}
+                self._history(run, "resolved", event.task, event.token, event.by, detail)
             case Returned():
                 self._history(run, "returned", event.task, event.token, event.worker, {"reason": event.reason})
-            case Succeeded() | Failed():
-                raise InvariantError("a result that ended no attempt", run_id=run.key.decode(), task=event.task)
+            case Succeeded():  # of no attempt, so of a lookup
+                self._history(
+                    run, "looked_up", event.task, event.token, event.worker, {"answer": msgspec.Raw(event.output)}
+                )
+            case Failed():
+                error = msgspec.to_builtins(event.error)
+                self._history(run, "lookup_failed", event.task, event.token, event.worker, {"error": error})
 
     # -- giving ----------------------------------------------------------------------
     def _save_tasks(self, run: StoredRun) -> None:
         """The final state of every task that this transaction touched, once each, by the cheapest statement that
         fits."""
-        for index, session in run.touched.items():
+        for index in run.touched:
             task = run.task(index)
             if task.status is TaskStatus.QUEUED and task.token == 1 and not task.attempt and task.input is None:
                 self.add("hand_out_tasks", run.run_id, index)
-            elif task.status is TaskStatus.COMPLETED and run.plan.tasks[index].run is not None:
+            elif task.status is TaskStatus.COMPLETED and _answered(run, index):
                 self.add("complete_tasks", run.run_id, index, task.attempt, task.token)
             else:
-                self._save_task(run, index, task, session)
+                self._save_task(run, index, task)
         run.touched.clear()
+        run.outputs.clear()
 
-    def _save_task(self, run: StoredRun, index: int, task: TaskState, session: str) -> None:
-        holder = bytes.fromhex(session.replace("-", "")) if session and task.status is TaskStatus.RUNNING else None
-        output = task.output if run.plan.tasks[index].run is None else None  # a body's output stands with its attempt
+    def _save_task(self, run: StoredRun, index: int, task: TaskState) -> None:
+        session = task.session if task.status is TaskStatus.RUNNING else ""
+        holder = bytes.fromhex(session.replace("-", "")) if session else None
+        output = run.outputs.get(index)
+        if output is None and run.plan.tasks[index].run is None:
+            output = task.output
         error = None if task.error is None else encode(task.error)
         self.add(
             "save_tasks", run.run_id, index, task.status, task.attempt, task.token, task.retries_from, holder,
-            task.due_at, task.input, output, error,
+            task.lookups, task.due_at, task.input, output, error,
         )  # fmt: skip
 
     def _publish(self) -> None:
@@ -364,6 +392,11 @@ class Rows:
             self.records = []
         given = self.columns
         return [(name, _encode(statement, given[name])) for name, statement in BATCH.items() if given.get(name)]
+
+
+def _answered(run: StoredRun, index: int) -> bool:
+    """Whether the output of a completed task stands with an attempt of its body."""
+    return run.plan.tasks[index].run is not None and index not in run.outputs
 
 
 def _encode(statement: Statement, columns: list[list[Any]]) -> list[bytes]:

@@ -21,9 +21,9 @@ import structlog
 from confluent_kafka import Message
 
 from headrace.errors import HeadraceError, MessageError, UnavailableError
-from headrace.machine import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, advance
+from headrace.machine import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, Resolved, advance
 from headrace.machine.status import RUN_TERMINAL
-from headrace.messages import Error, Event, Failed, Requested, Succeeded, decode_event, make_nonce
+from headrace.messages import Abort, Error, Event, Failed, Requested, Started, Succeeded, decode_event, make_nonce
 from state.pipe import Overtaken, Pipe, Refused
 from state.sql import load
 from state.store import Rows, Store, StoredRun
@@ -208,6 +208,9 @@ class RunAgent:
             return self._isolate(run, told.record, e, at, rows)
         if event is None or transition is None:
             self._metrics.stale.inc()
+            if isinstance(event, Started) and event.claim:
+                # Changes nothing, but whoever claims waits for an answer in one of its slots.
+                rows.control(run.key, Abort(run.key.decode(), event.task, event.token, "stale"))
             return False
         rows.move(run, event, transition)
         self._metrics.event(event, transition)
@@ -331,6 +334,7 @@ class _Body(msgspec.Struct):
     reason: str = ""
     input: msgspec.Raw = msgspec.Raw()
     """Empty: not given. A union with None would refuse every object."""
+    output: msgspec.Raw = msgspec.Raw(b"null")
 
 
 def _event_of(kind: str, body: str, actor: str) -> MachineEvent | None:
@@ -342,6 +346,9 @@ def _event_of(kind: str, body: str, actor: str) -> MachineEvent | None:
             return Decided(given.task, given.token, given.outcome, actor, given.comment)
         case "replayed":
             return Replayed(given.task, given.token, actor, bytes(given.input) or None)
+        case "resolved":
+            output = bytes(given.output)
+            return Resolved(given.task, given.token, given.outcome, output, actor, given.comment)
         case "released":
             return Released(actor)
         case _:

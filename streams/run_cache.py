@@ -88,7 +88,7 @@ class RunCache:
 
 def _task(
     status: str, attempt: int, token: int, retries_from: int, due_at: datetime | None, input: str | None, output: str |
-    None, error: str | None
+    None, error: str | None, session_id: UUID | None, lookups: int
 ) -> TaskState:  # fmt: skip
     return TaskState(
         TaskStatus(status),
@@ -99,4 +99,6 @@ def _task(
         None if input is None else input.encode(),
         None if output is None else output.encode(),
         None if error is None else _decode_error(error),
+        "" if session_id is None else session_id.hex,
+        lookups,
     )

@@ -26,6 +26,7 @@ from state.outbox import Record, emit
 from state.plans import Plans
 from state.sql import load
 from state.store import Store
+from streams.bulk_replay import BulkReplay
 from streams.metrics import Metrics
 from streams.received import Received
 from streams.topics import Log, Topics
@@ -57,6 +58,7 @@ class Sweeps:
     def background(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """The loops, to run beside the agents."""
         beat = max(0.1, self._lease / 10)
+        bulk = BulkReplay(self._store, self._topics)
         return [
             lambda: self._run("timers", self._timers, self._until_timer),
             lambda: self._run("ticks", self._ticks, _pause(beat)),
@@ -67,6 +69,8 @@ class Sweeps:
             lambda: self._run("topics", self._make_topics, _pause(2.0)),
             lambda: self._run("counters", self._counters, _pause(2.0)),
             lambda: self._run("retention", self._retention, _pause(300.0)),
+            lambda: self._run("replays", bulk.replay, bulk.until_due),
+            lambda: self._run("replayed records", bulk.note_published, _pause(5.0)),
         ]
 
     def expect_timer(self, due_at: int) -> None:

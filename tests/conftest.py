@@ -70,6 +70,16 @@ def database(postgres: EmbeddedPostgres, database_template: str) -> Generator[st
         drop_database(postgres.dsn, name)
 
 
+@pytest.fixture(scope="module")
+def database_of_module(postgres: EmbeddedPostgres, database_template: str) -> Generator[str]:
+    """The DSN of a migrated database that only this module uses."""
+    name = f"test_{uuid.uuid4().hex}"
+    create_database(postgres.dsn, name, database_template)
+    yield postgres.dsn_of(name)
+    if postgres.is_running:
+        drop_database(postgres.dsn, name)
+
+
 @pytest.fixture
 def empty_database(postgres: EmbeddedPostgres) -> Generator[str]:
     """The DSN of a database with nothing in it."""

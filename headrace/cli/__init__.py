@@ -21,7 +21,9 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "record": ("send",),
     "workflow": ("publish", "workflows"),
     "run": ("run", "runs", "show", "cancel"),
+    "explain": ("explain",),
     "approval": ("approvals", "approve", "reject"),
+    "parked": ("parked", "resolve"),
     "dead_letter": ("dead-letters", "replay", "discard"),
     "doctor": ("doctor", "workers"),
 }

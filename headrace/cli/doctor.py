@@ -1,13 +1,15 @@
 """`headrace doctor` and `headrace workers`: is all well?"""
 
+import json
 import os
 import socket
+import subprocess
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import typer
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from rich.console import RenderableType
 from rich.text import Text
@@ -16,19 +18,32 @@ from headrace.cli.address import find_kafka
 from headrace.cli.api import Api, Document
 from headrace.cli.command import Exit, command
 from headrace.cli.terminal import Terminal, ago, table
-from headrace.errors import UnavailableError
+from headrace.engine import engine_command, engine_environment
+from headrace.errors import ConfigurationError, UnavailableError
 
 CONNECT_SECONDS: Final = 3.0
 POSTGRES_PORT: Final = 5432
 
 
 @command("doctor", panel="Repair", epilog="Exit codes: 0 all checks are fine, 1 one is not, also when the API is away.")
-def doctor(terminal: Terminal, api: Api) -> None:
-    """Check connections, versions, clock, lag, and every run's status; says which part is down."""
-    try:
-        report = api.get("/doctor")
-    except UnavailableError as error:
-        report = examine_connections(error)
+def doctor(
+    terminal: Terminal,
+    api: Api,
+    full: Annotated[
+        bool, typer.Option("--full", help="look at every run, however long it takes; needs HEADRACE_POSTGRES")
+    ] = False,
+) -> None:
+    """Check every invariant, connections, versions, clock and lag; says which part is down. Changes nothing."""
+    if full:
+        report = examine_everything()
+    else:
+        try:
+            report = api.get("/doctor")
+        except UnavailableError as error:
+            report = examine_connections(error)
+    if (offsets := examine_offsets(report, find_kafka(None))) is not None:
+        report["checks"].append(offsets)
+        report["ok"] = report["ok"] and offsets["ok"]
     terminal.show(report, lambda: _draw_report(report, terminal))
     if not report["ok"]:
         raise typer.Exit(Exit.FAILED)
@@ -51,6 +66,81 @@ def examine_connections(api_error: UnavailableError) -> Document:
     if dsn := os.environ.get("HEADRACE_POSTGRES"):
         checks.append(_examine_postgres(dsn))
     return {"ok": False, "checks": checks}
+
+
+def examine_everything() -> Document:
+    """A pass over all runs takes longer than a request may: it goes to the database, past the API."""
+    if not os.environ.get("HEADRACE_POSTGRES"):
+        raise ConfigurationError("a full pass reads the database itself: set HEADRACE_POSTGRES")
+    command = engine_command("state.doctor", "--json", "--full")
+    done = subprocess.run(command, env=engine_environment({}), capture_output=True, text=True, check=False)
+    try:
+        report: Document = json.loads(done.stdout)
+    except ValueError:
+        raise UnavailableError(f"the examination ended early: {done.stderr.strip()[-1000:]}") from None
+    return report
+
+
+def examine_offsets(report: Document, bootstrap: str) -> Document | None:
+    """Whether what was applied is in the log: an offset ahead of its log's end means that the log is not the one it
+    was. None when the report has no offsets.
+    """
+    positions = [each for check in report["checks"] for each in check.pop("positions", None) or ()]
+    known = [each for each in positions if each["next_offset"] is not None]
+    if not known:
+        return None
+    try:
+        ends = read_ends(bootstrap, {each["topic"] for each in known})
+    except KafkaException as error:
+        return _check("offsets", f"not looked at: {bootstrap} does not answer ({error.args[0].str()})")
+    looked_at = [
+        (each, end) for each in known if (end := ends.get((each["topic"], each["partition"], each["topic_id"])))
+    ]
+    wrong = [
+        f"{p['topic']}/{p['partition']} {p['next_offset']} of {end}" for p, end in looked_at if p["next_offset"] > end
+    ]
+    if wrong:
+        detail = f"{len(wrong)} ahead of their log, such as {'; '.join(wrong[:3])}"
+        hint = "records were lost: what is open is published again from Postgres; see docs/operations.md"
+        return _check("offsets", detail, is_ok=False) | {"count": len(wrong), "hint": hint}
+    others = len(known) - len(looked_at)
+    rest = f"; {others} of logs that are not there any more, or whose identity cannot be told" if others else ""
+    return _check("offsets", f"{len(looked_at)} partitions are not ahead of their logs{rest}")
+
+
+def read_ends(bootstrap: str, topics: set[str]) -> dict[tuple[str, int, str], int]:
+    """(topic, partition, topic id) -> the end of its log. A broker that cannot tell topic ids has none. Raises
+    KafkaException.
+    """
+    settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0}
+    admin = AdminClient(settings)
+    there = admin.list_topics(timeout=CONNECT_SECONDS).topics
+    names = [name for name in topics if name in there]
+    ids = _topic_ids(admin, names)
+    consumer = Consumer(settings | {"group.id": "headrace-doctor", "enable.auto.commit": False})
+    try:
+        return {
+            (name, partition, ids[name]): consumer.get_watermark_offsets(
+                TopicPartition(name, partition), CONNECT_SECONDS
+            )[1]
+            for name in names
+            if name in ids
+            for partition in there[name].partitions
+        }
+    finally:
+        consumer.close()
+
+
+def _topic_ids(admin: AdminClient, names: list[str]) -> dict[str, str]:
+    if not names:
+        return {}
+    ids = {}
+    for name, found in admin.describe_topics(TopicCollection(names), request_timeout=CONNECT_SECONDS).items():
+        try:
+            ids[name] = str(found.result(CONNECT_SECONDS).topic_id)
+        except (KafkaException, TimeoutError):
+            continue  # the embedded log has none
+    return ids
 
 
 def _examine_kafka(bootstrap: str) -> Document:
@@ -87,9 +177,10 @@ def _check(name: str, detail: str, *, is_ok: bool = True) -> Document:
 def _draw_report(report: Document, terminal: Terminal) -> RenderableType:
     rows = table("check", "", "detail")
     for check in report["checks"]:
-        rows.add_row(
-            check["name"], terminal.sign("completed" if check["ok"] else "failed"), Text(_detail(check.get("detail")))
-        )
+        detail = Text(_detail(check.get("detail")))
+        if not check["ok"] and check.get("hint"):
+            detail.append(f"\n{check['hint']}", style="yellow")
+        rows.add_row(check["name"], terminal.sign("completed" if check["ok"] else "failed"), detail)
     return rows
 
 

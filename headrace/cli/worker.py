@@ -15,6 +15,8 @@ import typer
 from headrace.cli.command import command
 from headrace.cli.worker_settings import read_settings
 from headrace.errors import ConfigurationError
+from headrace.listing import Listing
+from headrace.parent import follow_parent
 from headrace.registry import Registry, default
 from headrace.tracing import export_traces
 from headrace.worker import Worker
@@ -38,7 +40,8 @@ def run_worker(
     settings = read_settings({key: value for key, value in given.items() if value is not None})
     configure_logs(settings.log_level)
     export_traces(settings.traces)
-    Worker.from_settings(settings, load_registry(app)).run_forever()
+    follow_parent()
+    Worker.from_settings(settings, load_registry(app), listing=Listing.from_environment()).run_forever()
 
 
 def configure_logs(level: str) -> None:

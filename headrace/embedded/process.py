@@ -177,3 +177,12 @@ def _read_pid(channel: socket.socket) -> int | None:
             return None
         line += part
     return int(line)
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started and that still run, oldest first. Needs /proc."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, task.read_text().split())
+    return sorted(found)

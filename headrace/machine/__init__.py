@@ -10,7 +10,8 @@ States of a task, and who causes each edge
     PENDING    its needs are not met, or it waits out a backoff       the graph; a failed attempt
     QUEUED     handed out: a command with this token is on its way    needs met; backoff due; lost; approved; replayed
     RUNNING    a worker said that its body began                      Started
-    WAITING    a person is asked                                      a task with an approval became ready
+    WAITING    a person is asked                                      a task with an approval became ready; an
+                                                                      ambiguous end of a `manual` task
     COMPLETED  it has its result                                      Succeeded; Decided approved
     FAILED     no try is left, or none can help                       Failed, Lost, Due; Decided rejected or expired
     SKIPPED    it will never run                                      condition false; a need did not complete
@@ -24,10 +25,17 @@ failovers and replays. An event that names another token than the task's is stal
 repeated or forged answer is an ordinary input. The attempt counts bodies that began; a hand-out that was lost before
 its body began uses none up.
 
+A task whose effect must not be repeated blindly (`effect: reconcile` or `manual`), or whose bodies must not overlap
+(`exclusive`), is claimed first: its body starts after RUNNING and its holder are recorded. So a QUEUED hand-out of it
+that is lost never began. When it was RUNNING and its end is ambiguous (lost, timed out, failed or handed back in the
+middle), `manual` parks it: WAITING for a person, with what is not known as its error. `reconcile` hands out its lookup
+first, under tokens of their own, as often as its retry policy says; a lookup that cannot tell parks it as well. While
+`lookups` counts, the answers of QUEUED and RUNNING are those of the lookup, which is no attempt.
+
 A join decides at once: the last need that completes hands the task out; the first that fails, is skipped or cancelled
 skips it. `advance` and `apply` cost O(tasks the event touches); only a cancel touches all. Recursion is nowhere.
 
-Not modelled here: which worker holds a task (the sweeps read sessions), offsets and ownership (the run agent), effects.
+Not modelled here: whether a holder still lives (the sweeps read sessions), offsets and ownership (the run agent).
 """
 
 from headrace.machine.actions import (
@@ -40,11 +48,15 @@ from headrace.machine.actions import (
     Dispatch,
     EndAttempt,
     Finish,
+    Grant,
+    KeepOutput,
+    Park,
     SetTimer,
     Transition,
+    Unpark,
 )
 from headrace.machine.advance import advance, begin
-from headrace.machine.event import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed
+from headrace.machine.event import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, Resolved
 from headrace.machine.plan import Plan, TaskPlan, compile_plan
 from headrace.machine.run_state import RunState, TaskState
 from headrace.machine.status import RunStatus, TaskStatus, derive_status
@@ -61,11 +73,15 @@ __all__ = [
     "Dispatch",
     "EndAttempt",
     "Finish",
+    "Grant",
     "Isolated",
+    "KeepOutput",
     "MachineEvent",
+    "Park",
     "Plan",
     "Released",
     "Replayed",
+    "Resolved",
     "RunState",
     "RunStatus",
     "SetTimer",
@@ -73,6 +89,7 @@ __all__ = [
     "TaskState",
     "TaskStatus",
     "Transition",
+    "Unpark",
     "advance",
     "begin",
     "compile_plan",

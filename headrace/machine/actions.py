@@ -15,6 +15,16 @@ class Dispatch(msgspec.Struct, frozen=True, gc=False):
     """The number this try will have if its body begins."""
     token: int
     input: bytes
+    lookup: bool = False
+    """Ask the task's lookup instead of running its body."""
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """Tell the session that claimed this hand-out that its body may start."""
+
+    task: int
+    token: int
+    session: str
 
 
 class EndAttempt(msgspec.Struct, frozen=True):
@@ -54,6 +64,25 @@ class CloseQuestion(msgspec.Struct, frozen=True):
     token: int
 
 
+class KeepOutput(msgspec.Struct, frozen=True):
+    """The task has an output that no attempt of its body answered with."""
+
+    task: int
+    output: bytes
+
+
+class Park(msgspec.Struct, frozen=True):
+    """Set the task before a person: its effect may have happened, and nothing but a person can tell."""
+
+    task: int
+    token: int
+    error: Error
+
+
+class Unpark(msgspec.Struct, frozen=True):
+    task: int
+
+
 class Abort(msgspec.Struct, frozen=True):
     """Tell whoever holds this hand-out to stop."""
 
@@ -75,7 +104,21 @@ class Finish(msgspec.Struct, frozen=True):
     status: RunStatus
 
 
-Action = Dispatch | EndAttempt | SetTimer | ClearTimer | Ask | CloseQuestion | Abort | BuryTask | Finish
+Action = (
+    Dispatch
+    | Grant
+    | EndAttempt
+    | KeepOutput
+    | SetTimer
+    | ClearTimer
+    | Ask
+    | CloseQuestion
+    | Park
+    | Unpark
+    | Abort
+    | BuryTask
+    | Finish
+)
 
 
 class Transition:

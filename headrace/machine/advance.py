@@ -15,11 +15,15 @@ from headrace.machine.actions import (
     Dispatch,
     EndAttempt,
     Finish,
+    Grant,
+    KeepOutput,
+    Park,
     SetTimer,
     Transition,
+    Unpark,
 )
 from headrace.machine.backoff import backoff
-from headrace.machine.event import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed
+from headrace.machine.event import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, Resolved
 from headrace.machine.plan import Plan
 from headrace.machine.run_state import UNTOUCHED, RunState, TaskState
 from headrace.machine.status import RUN_TERMINAL, TERMINAL, TaskStatus, derive_status
@@ -39,7 +43,18 @@ _PENDING, _QUEUED, _RUNNING, _WAITING, _COMPLETED, _FAILED, _SKIPPED, _CANCELLED
     TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.SKIPPED, TaskStatus.CANCELLED,
 )  # fmt: skip
 _STOPPED: Final = TERMINAL - {_COMPLETED}
+
+
+class Verdict(msgspec.Struct):
+    """What a lookup answers with."""
+
+    happened: bool | None
+    output: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_decode_verdict: Final[Callable[[bytes], Verdict]] = msgspec.json.Decoder(Verdict).decode
 LOST: Final = Error("WORKER_LOST", "the worker that ran this attempt is gone")
+DRAINED: Final = Error("WORKER_DRAINED", "the worker shut down before the attempt ended")
 NEVER_BEGAN: Final = Error(
     "WORKER_LOST", f"{HANDOUTS_LOST_MAX} hand-outs vanished before a body began", retryable=False
 )
@@ -85,6 +100,8 @@ def advance(plan: Plan, run: RunState, event: MachineEvent, at: int) -> Transiti
             return _decided(plan, run, event, at)
         case Replayed():
             return _replayed(plan, run, event, at)
+        case Resolved():
+            return _resolved(plan, run, event, at)
         case Cancelled():
             return _cancelled(plan, run, event, at)
         case Isolated():
@@ -100,6 +117,8 @@ def _succeeded(plan: Plan, run: RunState, event: Succeeded, at: int) -> Transiti
     task = _held(plan, run, event.task, event.token)
     if task is None:
         return None
+    if task.lookups:
+        return _looked_up(plan, run, event, task, at)
     spec, draft = plan.tasks[event.task], Transition(run)
     begun = _begun(task)
     draft.actions.append(EndAttempt(event.task, begun.attempt, task.token, "completed"))
@@ -115,20 +134,28 @@ def _failed(plan: Plan, run: RunState, event: Failed, at: int) -> Transition | N
     if task is None:
         return None
     draft, ended = Transition(run), list[int]()
-    _retry_or_bury(plan, run, draft, event.task, _begun(task), event.error, ended, at)
+    if task.lookups:
+        _lookup_failed(plan, run, draft, event.task, task, event.error, at)
+    else:
+        is_ambiguous = event.error.ambiguous or event.error.code == "TIMEOUT"
+        _fail_attempt(plan, run, draft, event.task, _begun(task), event.error, ended, at, is_ambiguous=is_ambiguous)
     return _close(plan, run, draft, ended, at)
 
 
 def _started(plan: Plan, run: RunState, event: Started, at: int) -> Transition | None:
+    """A claim is answered each time it is made, with the owner that was recorded: an answer may get lost."""
     task = _held(plan, run, event.task, event.token)
-    if task is None or task.status is not _QUEUED:
+    if task is None or (task.status is _RUNNING and not event.claim):
         return None
-    spec, draft, due_at = plan.tasks[event.task], Transition(run), None
-    if spec.timeout is not None:
-        due_at = at + int(spec.timeout * 1_000_000) + TIMEOUT_GRACE
-        draft.actions.append(SetTimer(event.task, task.token, "timeout", due_at))
-    begun = _begun(task)
-    _put(run, draft, event.task, msgspec.structs.replace(begun, due_at=due_at))
+    spec, draft, due_at = plan.tasks[event.task], Transition(run), task.due_at
+    if task.status is _QUEUED:
+        if spec.timeout is not None:
+            due_at = at + int(spec.timeout * 1_000_000) + TIMEOUT_GRACE
+            draft.actions.append(SetTimer(event.task, task.token, "timeout", due_at))
+        task = msgspec.structs.replace(_begun(task), due_at=due_at, session=event.session)
+        _put(run, draft, event.task, task)
+    if event.claim:
+        draft.actions.append(Grant(event.task, task.token, task.session))
     return _close(plan, run, draft, [], at)
 
 
@@ -139,12 +166,18 @@ def _returned(plan: Plan, run: RunState, event: Returned, at: int) -> Transition
     if task is None:
         return None
     draft, ended = Transition(run), list[int]()
-    if event.begun or task.status is _RUNNING:
+    if task.lookups:
+        _clear_timer(draft, event.task, task)
+        _look_up(plan, run, draft, event.task, task, task.lookups)
+    elif event.begun or task.status is _RUNNING:
         task = _begun(task)
         draft.actions.append(EndAttempt(event.task, task.attempt, task.token, "returned"))
         _clear_timer(draft, event.task, task)
         task = msgspec.structs.replace(task, retries_from=task.retries_from + 1)
-        _hand_out(plan, run, draft, event.task, task, ended)
+        if event.begun and plan.tasks[event.task].effect != "idempotent":
+            _doubt(plan, run, draft, event.task, task, DRAINED)
+        else:
+            _hand_out(plan, run, draft, event.task, task, ended)
     else:
         _hand_out_again(plan, run, draft, event.task, task, ended)
     return _close(plan, run, draft, ended, at)
@@ -155,16 +188,13 @@ def _lost(plan: Plan, run: RunState, event: Lost, at: int) -> Transition | None:
     if task is None:
         return None
     draft, ended = Transition(run), list[int]()
-    if task.status is _QUEUED:  # no body began, as far as anybody knows: a new token, no attempt
+    if task.lookups:
+        _clear_timer(draft, event.task, task)
+        _look_up(plan, run, draft, event.task, task, task.lookups)
+    elif task.status is _QUEUED and not event.begun:  # no body began, as far as anybody knows: no attempt
         _hand_out_again(plan, run, draft, event.task, task, ended)
     else:
-        draft.actions.append(EndAttempt(event.task, task.attempt, task.token, "lost", LOST))
-        draft.actions.append(Abort(event.task, task.token, "lost"))
-        _clear_timer(draft, event.task, task)
-        if task.attempt - task.retries_from < plan.tasks[event.task].retry.attempts:
-            _hand_out(plan, run, draft, event.task, task, ended)
-        else:
-            _bury(run, draft, event.task, task, LOST, ended)
+        _lose_attempt(plan, run, draft, event.task, _begun(task), ended, has_begun=event.begun is not False)
     return _close(plan, run, draft, ended, at)
 
 
@@ -178,11 +208,17 @@ def _due(plan: Plan, run: RunState, event: Due, at: int) -> Transition | None:
     draft, ended = Transition(run), list[int]()
     if event.timer == "backoff" and task.status is _PENDING:
         draft.actions.append(ClearTimer(event.task))
-        _hand_out(plan, run, draft, event.task, task, ended)
+        if task.lookups:
+            _look_up(plan, run, draft, event.task, task, task.lookups)
+        else:
+            _hand_out(plan, run, draft, event.task, task, ended)
     elif event.timer == "timeout" and task.status is _RUNNING:
         draft.actions.append(Abort(event.task, task.token, "timeout"))
         error = Error("TIMEOUT", f"no result within {plan.tasks[event.task].timeout} s")
-        _retry_or_bury(plan, run, draft, event.task, task, error, ended, at)
+        if task.lookups:
+            _lookup_failed(plan, run, draft, event.task, task, error, at)
+        else:
+            _fail_attempt(plan, run, draft, event.task, task, error, ended, at, is_ambiguous=True)
     else:
         return None
     return _close(plan, run, draft, ended, at)
@@ -192,7 +228,7 @@ def _decided(plan: Plan, run: RunState, event: Decided, at: int) -> Transition |
     if not 0 <= event.task < len(plan.tasks):
         return None
     task = run.task(event.task)
-    if task.status is not _WAITING or task.token != event.token:
+    if task.status is not _WAITING or task.is_parked or task.token != event.token:
         return None
     draft, ended = Transition(run), list[int]()
     if event.outcome == "approved" and plan.tasks[event.task].run is not None:
@@ -228,6 +264,26 @@ def _replayed(plan: Plan, run: RunState, event: Replayed, at: int) -> Transition
     return _close(plan, run, draft, ended, at)
 
 
+def _resolved(plan: Plan, run: RunState, event: Resolved, at: int) -> Transition | None:
+    """A person knows what nobody else could tell. A hand-out after it has all its tries again."""
+    if not 0 <= event.task < len(plan.tasks):
+        return None
+    task = run.task(event.task)
+    if not task.is_parked or task.token != event.token:
+        return None
+    draft, ended = Transition(run), list[int]()
+    draft.actions.append(Unpark(event.task))
+    if event.outcome == "happened":
+        _take_as_done(plan, run, draft, event.task, task, event.output, ended)
+    elif event.outcome == "did_not_happen":
+        _hand_out(
+            plan, run, draft, event.task, msgspec.structs.replace(task, retries_from=task.attempt, error=None), ended
+        )
+    else:
+        _bury(run, draft, event.task, task, task.error or LOST, ended)
+    return _close(plan, run, draft, ended, at)
+
+
 def _cancelled(plan: Plan, run: RunState, event: Cancelled, at: int) -> Transition | None:
     if run.status in RUN_TERMINAL:
         return None
@@ -238,14 +294,14 @@ def _cancelled(plan: Plan, run: RunState, event: Cancelled, at: int) -> Transiti
         task = run.task(index)
         if task.status in TERMINAL:
             continue
-        if task.status is _RUNNING:
+        if task.status is _RUNNING and not task.lookups:
             draft.actions.append(EndAttempt(index, task.attempt, task.token, "cancelled", error))
         if task.status is _RUNNING or task.status is _QUEUED:
             draft.actions.append(Abort(index, task.token, "cancelled"))
         if task.status is _WAITING:
-            draft.actions.append(CloseQuestion(index, task.token))
+            draft.actions.append(Unpark(index) if task.is_parked else CloseQuestion(index, task.token))
         _clear_timer(draft, index, task)
-        _put(run, draft, index, msgspec.structs.replace(task, status=_CANCELLED, due_at=None, error=error))
+        _put(run, draft, index, _at_rest(task, _CANCELLED, error))
     return _close(plan, run, draft, [], at)
 
 
@@ -268,7 +324,12 @@ def _begun(task: TaskState) -> TaskState:
     """The task as it is once its body began: a short body sends only its result, so that counts the attempt."""
     if task.status is _RUNNING:
         return task
-    return msgspec.structs.replace(task, status=_RUNNING, attempt=task.attempt + 1)
+    return msgspec.structs.replace(task, status=_RUNNING, attempt=task.attempt + (0 if task.lookups else 1))
+
+
+def _at_rest(task: TaskState, status: TaskStatus, error: Error, due_at: int | None = None) -> TaskState:
+    """The task held by nobody; what it has counted stays."""
+    return TaskState(status, task.attempt, task.token, due_at, task.retries_from, task.input, task.output, error)
 
 
 def _put(run: RunState, draft: Transition, index: int, task: TaskState) -> None:
@@ -316,19 +377,22 @@ def _hand_out(plan: Plan, run: RunState, draft: Transition, index: int, task: Ta
     An input that cannot be rendered fails the task instead. The token is used up all the same, so that every dead
     letter of a task has its own, and the event that led here is stale when it comes again.
     """
-    spec, token = plan.tasks[index], task.token + 1
+    token = task.token + 1
     try:
-        if task.input is not None:
-            given = task.input
-        elif spec.template is not None:
-            given = spec.template.render(run.input, _outputs(plan, run, draft))
-        else:
-            given = run.input
+        given = _render(plan, run, draft, index, task)
     except PayloadError as e:
         unsent = msgspec.structs.replace(task, token=token)
         return _bury(run, draft, index, unsent, Error(e.reason, e.message, retryable=False), ended)
     _put(run, draft, index, TaskState(_QUEUED, task.attempt, token, None, task.retries_from, input=task.input))
     draft.actions.append(Dispatch(index, task.attempt + 1, token, given))
+
+
+def _render(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState) -> bytes:
+    """The input of the task's body. Raises PayloadError."""
+    template = plan.tasks[index].template
+    if task.input is not None:
+        return task.input
+    return run.input if template is None else template.render(run.input, _outputs(plan, run, draft))
 
 
 def _hand_out_again(
@@ -341,29 +405,129 @@ def _hand_out_again(
     _hand_out(plan, run, draft, index, task, ended)
 
 
+def _lose_attempt(
+    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], *, has_begun: bool
+) -> None:
+    """Its worker is gone. A granted hand-out whose body provably never began uses up none of the tries."""
+    spec = plan.tasks[index]
+    draft.actions.append(EndAttempt(index, task.attempt, task.token, "lost", LOST))
+    draft.actions.append(Abort(index, task.token, "lost"))
+    _clear_timer(draft, index, task)
+    if not has_begun:
+        task = msgspec.structs.replace(task, retries_from=task.retries_from + 1)
+    if has_begun and spec.effect != "idempotent":
+        _doubt(plan, run, draft, index, task, LOST)
+    elif task.attempt - task.retries_from < spec.retry.attempts:
+        _hand_out(plan, run, draft, index, task, ended)
+    else:
+        _bury(run, draft, index, task, LOST, ended)
+
+
+def _fail_attempt(
+    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, error: Error, ended: list[int], at: int,
+    *, is_ambiguous: bool,
+) -> None:  # fmt: skip
+    draft.actions.append(EndAttempt(index, task.attempt, task.token, "failed", error))
+    _clear_timer(draft, index, task)
+    if is_ambiguous and plan.tasks[index].effect != "idempotent":
+        _doubt(plan, run, draft, index, task, error)
+    else:
+        _retry_or_bury(plan, run, draft, index, task, error, ended, at)
+
+
 def _retry_or_bury(
     plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, error: Error, ended: list[int], at: int
 ) -> None:
     """An attempt failed: the next one after its backoff, or none."""
     retry = plan.tasks[index].retry
-    draft.actions.append(EndAttempt(index, task.attempt, task.token, "failed", error))
-    _clear_timer(draft, index, task)
     tries = task.attempt - task.retries_from
     if not error.retryable or tries >= retry.attempts:
         return _bury(run, draft, index, task, error, ended)
     if error.retry_after is not None:
         delay = int(min(max(0.0, error.retry_after), RETRY_AFTER_MAX) * 1_000_000)
     else:
-        delay = backoff(retry, tries, b"%b/%d/%d" % (run.key, index, task.attempt))
+        # None counts when a drained attempt turned out to have had no effect.
+        delay = backoff(retry, max(1, tries), b"%b/%d/%d" % (run.key, index, task.attempt))
     if delay <= 0:
         return _hand_out(plan, run, draft, index, task, ended)
     due_at = at + delay
-    _put(run, draft, index, msgspec.structs.replace(task, status=_PENDING, due_at=due_at))
+    waiting = TaskState(_PENDING, task.attempt, task.token, due_at, task.retries_from, input=task.input)
+    _put(run, draft, index, waiting)
     draft.actions.append(SetTimer(index, task.token, "backoff", due_at))
 
 
+# == an effect that may have happened ================================================================================
+def _doubt(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, error: Error) -> None:
+    """An attempt ended, and nobody knows whether it had its effect: another could repeat it."""
+    if plan.tasks[index].effect == "reconcile":
+        _look_up(plan, run, draft, index, msgspec.structs.replace(task, error=error), 1)
+    else:
+        _park(run, draft, index, task, error)
+
+
+def _look_up(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, number: int) -> None:
+    """Hand the task's lookup out, with the input that its body had. It is no attempt, and has a token of its own."""
+    token, error = task.token + 1, task.error or LOST
+    if (token - task.attempt) % HANDOUTS_LOST_MAX == 0:
+        return _park(run, draft, index, task, error, "; its lookup never begins")
+    try:
+        given = _render(plan, run, draft, index, task)
+    except PayloadError as e:
+        return _park(run, draft, index, task, error, f"; its lookup has no input: {e.message}")
+    queued = TaskState(_QUEUED, task.attempt, token, None, task.retries_from, task.input, error=error, lookups=number)
+    _put(run, draft, index, queued)
+    draft.actions.append(Dispatch(index, task.attempt, token, given, lookup=True))
+
+
+def _lookup_failed(
+    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, error: Error, at: int
+) -> None:
+    """Ask again after the task's own backoff, as often as its body would be tried; then ask a person."""
+    retry, number, doubt = plan.tasks[index].retry, task.lookups, task.error or LOST
+    _clear_timer(draft, index, task)
+    if not error.retryable or number >= retry.attempts:
+        return _park(run, draft, index, task, doubt, f"; its lookup failed: {error.message}")
+    due_at = at + max(1, backoff(retry, number, b"%b/%d/%d/lookup" % (run.key, index, task.token)))
+    waiting = msgspec.structs.replace(_at_rest(task, _PENDING, doubt, due_at), lookups=number + 1)
+    _put(run, draft, index, waiting)
+    draft.actions.append(SetTimer(index, task.token, "backoff", due_at))
+
+
+def _looked_up(plan: Plan, run: RunState, event: Succeeded, task: TaskState, at: int) -> Transition:
+    draft, ended, doubt = Transition(run), list[int](), task.error or LOST
+    _clear_timer(draft, event.task, task)
+    try:
+        verdict = _decode_verdict(event.output)
+    except msgspec.DecodeError:
+        verdict = Verdict(None)
+    if verdict.happened:
+        _take_as_done(plan, run, draft, event.task, task, bytes(verdict.output), ended)
+    elif verdict.happened is None:
+        _park(run, draft, event.task, task, doubt, "; its lookup cannot tell either")
+    else:
+        _retry_or_bury(plan, run, draft, event.task, task, doubt, ended, at)
+    return _close(plan, run, draft, ended, at)
+
+
+def _take_as_done(
+    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, output: bytes, ended: list[int]
+) -> None:
+    """The effect happened, so the task is done; no attempt of it said so."""
+    draft.actions.append(KeepOutput(index, output))
+    kept = output if plan.tasks[index].is_referenced else None
+    _put(run, draft, index, TaskState(_COMPLETED, task.attempt, task.token, None, task.retries_from, output=kept))
+    ended.append(index)
+
+
+def _park(run: RunState, draft: Transition, index: int, task: TaskState, error: Error, more: str = "") -> None:
+    message = f"attempt {task.attempt} may have had its effect: {error.message}{more}"
+    doubt = Error("AMBIGUOUS", message, error.type, error.trace, retryable=False)
+    _put(run, draft, index, _at_rest(task, _WAITING, doubt))
+    draft.actions.append(Park(index, task.token, doubt))
+
+
 def _bury(run: RunState, draft: Transition, index: int, task: TaskState, error: Error, ended: list[int]) -> None:
-    _put(run, draft, index, msgspec.structs.replace(task, status=_FAILED, due_at=None, error=error))
+    _put(run, draft, index, _at_rest(task, _FAILED, error))
     draft.actions.append(BuryTask(index, task.token, task.attempt, error))
     ended.append(index)
 

@@ -8,6 +8,8 @@ Nothing in the page is written by hand but its sentences, and a test fails when 
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from msgspec import Raw
+
 from headrace.expressions import compile_condition
 from headrace.machine.actions import (
     Abort,
@@ -19,12 +21,16 @@ from headrace.machine.actions import (
     Dispatch,
     EndAttempt,
     Finish,
+    Grant,
+    KeepOutput,
+    Park,
     SetTimer,
     Transition,
+    Unpark,
 )
 from headrace.machine.advance import HANDOUTS_LOST_MAX, advance, begin
 from headrace.machine.backoff import RetryPlan
-from headrace.machine.event import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed
+from headrace.machine.event import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, Resolved
 from headrace.machine.plan import ApprovalPlan, Plan, TaskPlan
 from headrace.machine.run_state import RunState, TaskState
 from headrace.machine.status import TERMINAL, RunStatus, TaskStatus, derive_status
@@ -33,6 +39,7 @@ from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succe
 BEFORE, SUBJECT, AFTER, BESIDE = range(4)
 _NONCE: Final = ""
 _BROKEN: Final = Error("ERROR", "it broke")
+_DOUBTFUL: Final = Error("ERROR", "it broke in the middle of its effect", ambiguous=True)
 _HOPELESS: Final = Error("ERROR", "it can never work", retryable=False)
 _SHORT: Final = RetryPlan(attempts=1)
 _QUESTION: Final = ApprovalPlan("May it go on?", (), None, "fail")
@@ -44,12 +51,18 @@ Say = Callable[[int, int], MachineEvent]
 
 EVENTS: Final[dict[str, Say]] = {
     "Started": lambda task, token: Started(task, token, _NONCE),
+    "Started, a claim": lambda task, token: Started(task, token, _NONCE, "session", claim=True),
     "Succeeded": lambda task, token: Succeeded(task, token, _NONCE),
+    "Succeeded: happened": lambda task, token: Succeeded(task, token, _NONCE, output=Raw(b'{"happened":true}')),
+    "Succeeded: did not happen": lambda task, token: Succeeded(task, token, _NONCE, output=Raw(b'{"happened":false}')),
     "Failed": lambda task, token: Failed(task, token, _NONCE, _BROKEN),
+    "Failed, ambiguous": lambda task, token: Failed(task, token, _NONCE, _DOUBTFUL),
     "Failed, not retryable": lambda task, token: Failed(task, token, _NONCE, _HOPELESS),
     "Returned": lambda task, token: Returned(task, token, _NONCE),
     "Returned, begun": lambda task, token: Returned(task, token, _NONCE, begun=True),
     "Lost": lambda task, token: Lost(task, token, _NONCE),
+    "Lost, begun": lambda task, token: Lost(task, token, _NONCE, begun=True),
+    "Lost, not begun": lambda task, token: Lost(task, token, _NONCE, begun=False),
     "Due backoff": lambda task, token: Due(task, token, _NONCE, "backoff"),
     "Due backoff, early": lambda task, token: Due(task, token, _NONCE, "backoff"),
     "Due time-out": lambda task, token: Due(task, token, _NONCE, "timeout"),
@@ -58,6 +71,9 @@ EVENTS: Final[dict[str, Say]] = {
     "Decided rejected": lambda task, token: Decided(task, token, "rejected"),
     "Decided expired": lambda task, token: Decided(task, token, "expired"),
     "Replayed": Replayed,
+    "Resolved: happened": lambda task, token: Resolved(task, token, "happened"),
+    "Resolved: did not happen": lambda task, token: Resolved(task, token, "did_not_happen"),
+    "Resolved: fail": lambda task, token: Resolved(task, token, "fail"),
     "Cancelled": lambda _task, _token: Cancelled(),
     "Isolated": lambda _task, _token: Isolated(_BROKEN),
     "Released": lambda _task, _token: Released(),
@@ -134,6 +150,7 @@ class Row(NamedTuple):
     tell: Callable[[Edges], Scene]
 
 
+_LOOKED_UP: Final = {"effect": "reconcile", "lookup": "lookup"}
 ROWS: Final = [
     Row("PENDING", "needs unmet", Scene),
     Row("PENDING", "in backoff", _story("Failed")),
@@ -142,6 +159,12 @@ ROWS: Final = [
     Row("QUEUED", "last hand-out", _story(*["Lost"] * (HANDOUTS_LOST_MAX - 1))),
     Row("RUNNING", "attempts left", _story("Started")),
     Row("RUNNING", "last attempt", _story("Started", retry=_SHORT)),
+    Row("RUNNING", "effect: manual", _story("Started, a claim", effect="manual")),
+    Row("RUNNING", "effect: reconcile", _story("Started, a claim", **_LOOKED_UP)),
+    Row("QUEUED", "looked up", _story("Started, a claim", "Lost", **_LOOKED_UP)),
+    Row("RUNNING", "looked up", _story("Started, a claim", "Lost", "Started", **_LOOKED_UP)),
+    Row("PENDING", "to be looked up again", _story("Started, a claim", "Lost", "Failed", **_LOOKED_UP)),
+    Row("WAITING", "parked", _story("Started, a claim", "Lost", effect="manual")),
     Row("WAITING", "then its body", _story(approval=_QUESTION)),
     Row("WAITING", "only a question", _story(approval=_QUESTION, run=None)),
     Row("COMPLETED", "", _story("Succeeded")),
@@ -277,18 +300,19 @@ def _words(transition: Transition) -> Iterator[str]:
 def _detail(action: Action) -> str:
     match action:
         case Dispatch():
-            return f" attempt {action.attempt}, token {action.token}"
+            what = "lookup of attempt" if action.lookup else "attempt"
+            return f" {what} {action.attempt}, token {action.token}"
         case EndAttempt():
             return f" {action.attempt} {action.outcome}"
         case SetTimer():
             return f" {action.kind}"
         case Abort():
             return f" token {action.token}, {action.reason}"
-        case BuryTask():
+        case BuryTask() | Park():
             return f" {action.error.code}"
-        case Ask() | CloseQuestion():
+        case Ask() | CloseQuestion() | Grant():
             return f" token {action.token}"
-        case ClearTimer():
+        case ClearTimer() | KeepOutput() | Unpark():
             return ""
         case Finish():
             return f" {action.status}"

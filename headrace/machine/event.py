@@ -33,6 +33,19 @@ class Replayed(msgspec.Struct, frozen=True):
     input: bytes | None = None
 
 
+class Resolved(msgspec.Struct, frozen=True):
+    """A person says what became of the effect of a parked task."""
+
+    task: int
+    token: int
+    outcome: str
+    """happened, did_not_happen or fail"""
+    output: bytes = b"null"
+    """JSON; the task's output, when it happened."""
+    by: str = ""
+    comment: str = ""
+
+
 class Isolated(msgspec.Struct, frozen=True):
     """Deciding one of this run's events raised: the run stands aside until a person has looked."""
 
@@ -46,5 +59,16 @@ class Released(msgspec.Struct, frozen=True):
 
 
 MachineEvent = (
-    Succeeded | Started | Failed | Returned | Lost | Due | Cancelled | Decided | Replayed | Isolated | Released
+    Succeeded
+    | Started
+    | Failed
+    | Returned
+    | Lost
+    | Due
+    | Cancelled
+    | Decided
+    | Replayed
+    | Resolved
+    | Isolated
+    | Released
 )

@@ -1,6 +1,6 @@
 """A version compiled for the machine: positions instead of names, expressions ready to evaluate."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -17,6 +17,11 @@ so that one run's fan-out reaches every worker. Those of ordinary runs stay on o
 batches large."""
 
 
+Effect = Literal["idempotent", "reconcile", "manual"]
+"""What the task's call to the outside can promise, and so what an ambiguous end leads to: another attempt, a lookup, a
+person."""
+
+
 class ApprovalPlan(msgspec.Struct, frozen=True):
     title: str
     approvers: tuple[str, ...]
@@ -30,8 +35,8 @@ class TaskPlan:
     """One task of a version. `needs` and `dependants` are positions in the graph."""
 
     __slots__ = (
-        "approval", "condition", "dependants", "index", "is_referenced", "name",
-        "needs", "queue", "retry", "run", "template", "timeout",
+        "approval", "claims", "condition", "dependants", "effect", "exclusive", "index", "is_referenced", "lookup",
+        "name", "needs", "queue", "retry", "run", "template", "timeout",
     )  # fmt: skip
 
     def __init__(
@@ -47,12 +52,18 @@ class TaskPlan:
         approval: ApprovalPlan | None = None,
         template: Template | None = None,
         condition: Condition | None = None,
+        exclusive: bool = False,
+        effect: Effect = "idempotent",
+        lookup: str | None = None,
     ) -> None:
         self.index, self.name, self.run, self.needs, self.queue = index, name, run, needs, queue
         self.retry = retry or RetryPlan()
         self.timeout = timeout
         """Seconds."""
         self.approval, self.template, self.condition = approval, template, condition
+        self.exclusive, self.effect, self.lookup = exclusive, effect, lookup
+        self.claims = exclusive or effect != "idempotent"
+        """Its body starts only after the engine has recorded who runs it: a hand-out without an owner never began."""
         self.dependants: tuple[int, ...] = ()
         self.is_referenced = False
         """Some template or condition reads its output, so the machine must keep it."""
@@ -111,6 +122,9 @@ def compile_plan(workflow: "Workflow", *, version: int = 1, version_id: int = 0)
                 ),
                 template=None if task.with_ is None else compile_template(task.with_),
                 condition=None if task.if_ is None else compile_condition(task.if_),
+                exclusive=task.exclusive,
+                effect=task.effect,
+                lookup=task.lookup,
             )
         )
     return Plan(workflow.name, tasks, version=version, version_id=version_id)

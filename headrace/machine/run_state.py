@@ -29,7 +29,16 @@ class TaskState(msgspec.Struct, frozen=True):
     output: bytes | None = None
     """JSON; kept in memory only while some template may still read it."""
     error: Error | None = None
-    """Why it is FAILED, SKIPPED or CANCELLED."""
+    """Why it is FAILED, SKIPPED or CANCELLED; what is not known, while it is looked up or WAITING for a person."""
+    session: str = ""
+    """Who holds it, once RUNNING."""
+    lookups: int = 0
+    """Which lookup this is since the ambiguous end; 0 when none is under way."""
+
+    @property
+    def is_parked(self) -> bool:
+        """WAITING for a person to say what became of its effect, and not for an approval."""
+        return self.status is TaskStatus.WAITING and self.error is not None
 
 
 UNTOUCHED: Final = TaskState(TaskStatus.PENDING)

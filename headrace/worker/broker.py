@@ -20,6 +20,15 @@ IDENTITY_SECONDS: Final = 2.0
 REFUSALS_MAX: Final = 100
 _QUIET: Final = {"log_level": 0, "logger": logging.getLogger("headrace.librdkafka")}
 """librdkafka prints to stderr by itself; what matters reaches us as errors and is logged once."""
+_PRODUCER: Final[Mapping[str, Any]] = {
+    "partitioner": "murmur2_random",  # every producer of the project places a key alike
+    "enable.idempotence": True,
+    "acks": "all",
+    "message.timeout.ms": 0,  # never give up: a broker that is away comes back
+    "linger.ms": 0,
+    "queue.buffering.max.messages": 200_000,
+    "delivery.report.only.error": True,
+}
 _LOST: Final = frozenset(
     {KafkaError._FATAL, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._MAX_POLL_EXCEEDED}
 )
@@ -45,6 +54,16 @@ class Broker:
         return f"{self.prefix}.commands.{queue}"
 
     @property
+    def group(self) -> str:
+        """Of all workers; each subscribes to the commands of its own queues."""
+        return f"{self.prefix}.workers"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether Kafka is reached without TLS and without a login."""
+        return not any(name.startswith(("security.", "sasl.", "ssl.")) for name in self.options)
+
+    @property
     def events(self) -> str:
         return f"{self.prefix}.events"
 
@@ -57,10 +76,21 @@ class Broker:
         return f"{self.prefix}.control"
 
     def client(self) -> dict[str, Any]:
+        return {**self._plain_client(), **_QUIET, **self.options}
+
+    def _plain_client(self) -> dict[str, Any]:
         return {
             "bootstrap.servers": self.servers,
             "reconnect.backoff.max.ms": 1_000,  # not the 10 s of the default: work goes on soon after Kafka is back
-            **_QUIET,
+        }
+
+    def plain_producer(self) -> dict[str, Any]:
+        """One that another process can make from text, to say little and once."""
+        return {
+            **self._plain_client(),
+            "log_level": 0,
+            **_PRODUCER,
+            "delivery.report.only.error": False,
             **self.options,
         }
 
@@ -77,17 +107,7 @@ class Broker:
         }
 
     def producer(self) -> dict[str, Any]:
-        return {
-            **self.client(),
-            "partitioner": "murmur2_random",  # every producer of the project places a key alike
-            "enable.idempotence": True,
-            "acks": "all",
-            "message.timeout.ms": 0,  # never give up: a broker that is away comes back
-            "linger.ms": 0,
-            "queue.buffering.max.messages": 200_000,
-            "delivery.report.only.error": True,
-            **self.options,
-        }
+        return {**self.client(), **_PRODUCER, **self.options}
 
 
 class Rebuild(Exception):

@@ -16,7 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message,
 
 from headrace.attempt import Attempt, Stop
 from headrace.errors import MessageError
-from headrace.messages import Abort, Renewed, decode_control_message
+from headrace.messages import Abort, Granted, Renewed, decode_control_message
 from headrace.worker.broker import Broker, Link, LogIdentity, Rebuild, is_lost
 from headrace.worker.heartbeats import Heartbeats
 from headrace.worker.hold import Hold
@@ -147,7 +147,7 @@ class Control(threading.Thread):
             attempt.stop = Stop.FENCED  # here, so that threads see it even while the event loop is blocked
         # Behind any heartbeat that still waits for Kafka, so that those cannot keep alive what is gone.
         self._beat(now, ended=True)
-        self._hold.session = Session(self._session.lease_seconds)
+        self._hold.renew_session()
         self._next_beat_at = now
         if holds:
             self._loop.call_soon_threadsafe(self._hold.fence, holds)
@@ -168,5 +168,7 @@ class Control(threading.Thread):
                     if session == self._session.id:
                         self._session.renewed(order.seq, order.lease)
                         self._link.up()
+                case Granted():
+                    self._loop.call_soon_threadsafe(self._hold.granted, order)
                 case Abort():
                     self._loop.call_soon_threadsafe(self._hold.abort, order)

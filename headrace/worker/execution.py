@@ -4,12 +4,13 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context as Variables
 from typing import Any
 
+import msgspec
 from opentelemetry.trace import Tracer
 
 from headrace import failure
 from headrace.attempt import Answer, Attempt
 from headrace.context import Context, running
-from headrace.errors import InvariantError
+from headrace.errors import AmbiguousError, InvariantError
 from headrace.registry import Body
 from headrace.tracing import attempt_span, record_outcome
 
@@ -51,7 +52,7 @@ class Execution:
         except GeneratorExit:
             raise  # the loop itself is going away
         except BaseException as e:
-            return attempt.failed(failure.describe(e), self._session_id(), self._worker)
+            return self._failed(attempt, e)
         return attempt.succeeded(output, self._session_id(), self._worker)
 
     def _carry_out_sync(self, attempt: Attempt) -> Answer:
@@ -59,8 +60,15 @@ class Execution:
             body, args, kwargs = _begin(attempt)
             output = body.encode(body.function(*args, **kwargs))
         except BaseException as e:
-            return attempt.failed(failure.describe(e), self._session_id(), self._worker)
+            return self._failed(attempt, e)
         return attempt.succeeded(output, self._session_id(), self._worker)
+
+    def _failed(self, attempt: Attempt, error: BaseException) -> Answer:
+        """What is said once more after an effect began cannot tell whether it happened."""
+        described = failure.describe(error)
+        if attempt.had_effect or isinstance(error, AmbiguousError):
+            described = msgspec.structs.replace(described, ambiguous=True)
+        return attempt.failed(described, self._session_id(), self._worker)
 
 
 def _begin(attempt: Attempt) -> tuple[Body, Any, Any]:

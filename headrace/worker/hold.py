@@ -6,15 +6,17 @@ slots, send the answers of a turn together, look at what runs. Threads only call
 
 import asyncio
 import importlib.metadata
+import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import Raw
 
-from headrace.attempt import Answer, Attempt, Name, Stop
-from headrace.messages import Abort, Error, Failed, Heartbeat, Returned, Succeeded, encode
+from headrace.attempt import ABANDONED, Answer, Attempt, Name, Stop
+from headrace.listing import Listing
+from headrace.messages import Abort, Error, Failed, Granted, Heartbeat, Returned, Succeeded, encode
 from headrace.registry import Body
 from headrace.tracing import attempt_tracer
 from headrace.worker.execution import Execution
@@ -37,7 +39,10 @@ BATCH_SECONDS: Final = 0.01
 """How long answers wait for company at a high rate, while more commands are ready to start."""
 BATCH_RATE: Final = 4_000
 """Answers per second from which that is worth it: Kafka costs per batch and partition, not per record."""
-_ABANDONED: Final = frozenset({Stop.FENCED, Stop.ABORTED, Stop.SUPERSEDED})
+CLAIM_SECONDS: Final = 1.0
+"""How long to wait for the answer to a claim before it is made again."""
+EXIT_FENCED: Final = 75
+"""Exit code of a process that was left with an exclusive body it could not stop (EX_TEMPFAIL)."""
 
 
 class Hold:
@@ -55,11 +60,15 @@ class Hold:
         reports: Reports,
         stats: Stats,
         loop: asyncio.AbstractEventLoop,
+        listing: Listing | None = None,
+        on_session: Callable[[], object] = lambda: None,
     ) -> None:
+        """listing: where the worker's parent reads what is held, when there is one."""
         self._bodies, self._worker, self._queues = bodies, worker, queues
         self._slots, self._prefetch = slots, max(prefetch, slots)
         self._reports, self._stats, self._loop = reports, stats, loop
         self._library = importlib.metadata.version("headrace")
+        self._listing, self._on_session = listing, on_session
         self.session = Session(lease_seconds)
         """Replaced, never changed, when the worker fences itself."""
         self.room = Room(min(self._prefetch, 2 * slots))
@@ -97,6 +106,9 @@ class Hold:
             if (older := self._held.get(attempt.name)) is not None:
                 self._drop(older, Stop.SUPERSEDED)
             self._held[attempt.name] = attempt
+            attempt.session = self.session
+            if self._listing is not None:
+                self._listing.put(attempt)
             attempt.body = self._bodies.get(attempt.command.run)
             if attempt.body is None:
                 self._answer(attempt, self._unknown(attempt))
@@ -117,10 +129,36 @@ class Hold:
         """Start what is ready while there are free slots."""
         while self._running < self._slots and (attempt := self._next()) is not None:
             self._running += 1
-            if attempt.body is not None and attempt.body.is_async:
-                attempt.task = self._loop.create_task(self._attend(attempt))
+            if attempt.command.claim:
+                self._claim(attempt)
             else:
-                self._threads.run(attempt)
+                self._start(attempt)
+
+    def _start(self, attempt: Attempt) -> None:
+        """In a slot that was counted already."""
+        if attempt.body is not None and attempt.body.is_async:
+            attempt.task = self._loop.create_task(self._attend(attempt))
+        else:
+            self._threads.run(attempt)
+
+    def _claim(self, attempt: Attempt) -> None:
+        """Ask to be recorded as the owner; the slot is kept meanwhile."""
+        attempt.claimed_at = time.monotonic()
+        claim = attempt.claim(self.session.id, self._worker)
+        self._reports.add(attempt.name[0], encode(claim), attempt.traceparent)
+
+    def granted(self, message: Granted) -> None:
+        """Start the body of a claimed hand-out that is ours now; let go of one that is another session's."""
+        attempt = self._held.get((message.run.encode(), message.task))
+        if attempt is None or attempt.command.token != message.token or attempt.claimed_at is None:
+            return
+        if attempt.session is None or message.session != attempt.session.id:
+            self._drop(attempt, Stop.SUPERSEDED)
+        elif attempt.is_ours():
+            attempt.claimed_at = None
+            attempt.announced = True  # the grant is the record of its start
+            self._start(attempt)
+        self._turn_soon()
 
     def _next(self) -> Attempt | None:
         """The first that still waits. A deque's ends are atomic, so loop and threads share it without a lock."""
@@ -136,7 +174,7 @@ class Hold:
     def _next_for_thread(self) -> Attempt | None:
         """The next one, if it is a thread's turn: an async body goes back to its place and waits for the loop."""
         attempt = self._next()
-        if attempt is not None and attempt.body is not None and attempt.body.is_async:
+        if attempt is not None and (attempt.command.claim or (attempt.body is not None and attempt.body.is_async)):
             self._ready.appendleft(attempt)
             return None
         return attempt
@@ -161,7 +199,7 @@ class Hold:
             self._stats.overdue -= attempt.overdue
         elif attempt.stop is None:
             self._answer(attempt, answer)
-        elif attempt.stop in _ABANDONED:
+        elif attempt.stop in ABANDONED:
             self._settle(attempt)
             self._stats.dropped += 1
         elif attempt.stop is Stop.TIMED_OUT:
@@ -188,6 +226,11 @@ class Hold:
 
     def _settle(self, attempt: Attempt) -> None:
         attempt.settled = True
+        if attempt.claimed_at is not None:  # the slot that was kept for it
+            attempt.claimed_at = None
+            self._free_slot()
+        if self._listing is not None:
+            self._listing.remove(attempt)
         if self._held.get(attempt.name) is attempt:
             del self._held[attempt.name]
         self.room.release(attempt.size)
@@ -268,6 +311,8 @@ class Hold:
         now = time.monotonic()
         for attempt in self.held():
             if not attempt.began_at:
+                if attempt.claimed_at is not None and now - attempt.claimed_at >= CLAIM_SECONDS:
+                    self._claim(attempt)
                 continue
             if not attempt.announced and now - attempt.began_at >= ANNOUNCE_SECONDS:
                 self._announce(attempt)
@@ -327,10 +372,17 @@ class Hold:
 
     def fence(self, fenced: list[Attempt]) -> None:
         self._stats.fences += 1
+        if any(_outlives(attempt) for attempt in fenced):
+            os._exit(EXIT_FENCED)  # another may start where this one cannot be stopped
         for attempt in fenced:
             if not attempt.settled:
                 self._drop(attempt, Stop.FENCED)
         self._turn_soon()
+
+    def renew_session(self) -> None:
+        """Be another session from here on; what is held belongs to the old one."""
+        self.session = Session(self.session.lease_seconds)
+        self._on_session()
 
     # == draining ======================================================================================================
     def drain(self) -> None:
@@ -354,3 +406,8 @@ class Hold:
             self._answer(attempt, self._returned(attempt))
         self._flush()
         self._threads.stop()
+
+
+def _outlives(attempt: Attempt) -> bool:
+    """Whether its body runs on in a thread although it must not overlap with the next."""
+    return attempt.command.exclusive and attempt.began_at > 0.0 and attempt.task is None and not attempt.settled

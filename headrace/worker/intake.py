@@ -51,12 +51,14 @@ class Intake(threading.Thread):
         is_clogged: Callable[[], bool],
         link: Link,
         stats: Stats,
+        on_member: Callable[[str], object] = lambda member: None,
     ) -> None:
+        """on_member: hears the id of this consumer in its group, on the event loop."""
         super().__init__(name="headrace-intake", daemon=True)  # a broker that never answers must not hold the exit
         self._broker = broker
         self._topics = [broker.commands(queue) for queue in queues]
         self._loop, self._space, self._take, self._fail, self._is_clogged = loop, room, take, fail, is_clogged
-        self._link, self._stats = link, stats
+        self._link, self._stats, self._on_member = link, stats, on_member
         self._halt = threading.Event()
         self._protocol = "consumer"
         self._failures = 0
@@ -122,7 +124,7 @@ class Intake(threading.Thread):
             "auto.commit.interval.ms": 500,
             "auto.offset.reset": "earliest",
             "error_cb": self._link.on_error,
-            **self._broker.consumer(f"{self._broker.prefix}.workers"),
+            **self._broker.consumer(self._broker.group),
         }
         if self._protocol == "classic":
             settings["partition.assignment.strategy"] = "cooperative-sticky"
@@ -142,6 +144,8 @@ class Intake(threading.Thread):
                 self._restarted.add(key)
                 partition.offset = OFFSET_BEGINNING
         self._failures = 0
+        if self._protocol == "consumer":
+            self._loop.call_soon_threadsafe(self._on_member, consumer.memberid())
         if partitions:
             identity.learn(LEARN_SECONDS)
             consumer.incremental_assign(partitions)

@@ -51,6 +51,10 @@ class Session:
         self._renewed_until = max(self._renewed_until or 0.0, sent_at + lease_seconds)
         self._sent_at = {n: at for n, at in self._sent_at.items() if n > seq}
 
+    def has_expired(self, now: float) -> bool:
+        """Whether the last lease that the engine gave is over; asked right before acting on the world outside."""
+        return self._renewed_until is not None and now >= self._renewed_until
+
     def is_lapsed(self, now: float, *, holds: bool) -> bool:
         """Whether what is held may be somebody else's by now. Ask several times in a lease."""
         if not holds or self._seen_idle_at is None:

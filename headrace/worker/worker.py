@@ -21,6 +21,7 @@ import structlog
 
 from headrace import registry as registry_module
 from headrace.errors import ConfigurationError
+from headrace.listing import Listing
 from headrace.registry import Body, Registry
 from headrace.settings import WorkerSettings
 from headrace.worker.broker import Broker, Link
@@ -45,6 +46,7 @@ class Worker:
     registry: the bodies; the module-level one when left out.
     queues: those to serve; when left out, the ones the bodies name.
     slots: bodies that run at once. prefetch: most commands held, waiting or running; fewer while bodies are slow.
+    listing: where a parent process reads what is held; `headrace worker` has one.
     Raises ConfigurationError when a body's annotations cannot be used, or nothing is registered.
     """
 
@@ -62,6 +64,7 @@ class Worker:
         drain_seconds: float = 20.0,
         topic_ids: bool = True,
         kafka_options: Mapping[str, str] | None = None,
+        listing: Listing | None = None,
     ) -> None:
         registry = registry_module.default if registry is None else registry
         self._bodies: Mapping[str, Body] = registry.prepare()
@@ -75,13 +78,16 @@ class Worker:
         self._slots, self._prefetch = slots, prefetch
         self._lease, self._drain_seconds = lease, drain_seconds
         self._broker = Broker(kafka, prefix, topic_ids, dict(kafka_options or {}))
+        self._listing, self._member = listing, ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._hold: Hold | None = None
         self._is_asked, self._is_hurried = False, False
         self._failure: BaseException | None = None
 
     @classmethod
-    def from_settings(cls, settings: WorkerSettings, registry: Registry | None = None) -> "Worker":
+    def from_settings(
+        cls, settings: WorkerSettings, registry: Registry | None = None, *, listing: Listing | None = None
+    ) -> "Worker":
         return cls(
             registry,
             kafka=settings.kafka,
@@ -94,6 +100,7 @@ class Worker:
             drain_seconds=settings.drain_seconds,
             topic_ids=settings.topic_ids,
             kafka_options=settings.kafka_options,
+            listing=listing,
         )
 
     @property
@@ -110,6 +117,7 @@ class Worker:
         link = Link(self._broker.servers)
         reports = Reports(self._broker, link, self.stats)
         hold = self._hold = self._make_hold(self._loop, reports)
+        self._note()
         control = Control(self._broker, hold, loop=self._loop, fail=self._fail, link=link)
         intake = self._make_intake(self._loop, hold, reports, link)
         control.start()
@@ -169,7 +177,30 @@ class Worker:
             reports=reports,
             stats=self.stats,
             loop=loop,
+            listing=self._listing,
+            on_session=self._note,
         )
+
+    def _note(self) -> None:
+        """Tell the parent in whose name it would have to speak."""
+        if self._listing is not None and self._hold is not None:
+            self._listing.note(
+                {
+                    "session": self._hold.session.id,
+                    "worker": self.name,
+                    "lease": self._lease,
+                    "producer": self._broker.plain_producer(),
+                    "events": self._broker.events,
+                    "workers": self._broker.workers,
+                    "servers": self._broker.servers,
+                    "group": self._broker.group,
+                    "member": self._member if self._broker.is_plain else "",
+                }
+            )
+
+    def _note_member(self, member: str) -> None:
+        self._member = member
+        self._note()
 
     def _make_intake(self, loop: asyncio.AbstractEventLoop, hold: Hold, reports: Reports, link: Link) -> Intake:
         return Intake(
@@ -182,6 +213,7 @@ class Worker:
             is_clogged=lambda: reports.is_clogged,
             link=link,
             stats=self.stats,
+            on_member=self._note_member,
         )
 
     # == the end =======================================================================================================
@@ -196,6 +228,8 @@ class Worker:
         await _join(control)
         seconds = HURRIED_SECONDS if self._hurry.is_set() else FLUSH_SECONDS
         unsent = await asyncio.to_thread(reports.close, seconds)
+        if self._listing is not None and not unsent:
+            self._listing.end()
         _log.info("worker stopped", worker=self.name, unsent=unsent)
 
     async def _wait_for(self, quiet: Coroutine[None, None, None], seconds: float) -> None:

@@ -82,6 +82,8 @@ CREATE TABLE task (
   token int NOT NULL DEFAULT 0 CONSTRAINT task_token_counts CHECK (token >= 0),
   retries_from int NOT NULL DEFAULT 0,
   session_id uuid,
+  -- Which lookup this is since an ambiguous end; 0 when none is under way.
+  lookups int NOT NULL DEFAULT 0 CONSTRAINT task_lookups_count CHECK (lookups >= 0),
   due_at timestamptz,
   changed_at timestamptz NOT NULL DEFAULT now(),
   input json,
@@ -92,6 +94,7 @@ CREATE TABLE task (
   CONSTRAINT task_attempts_within_tokens CHECK (attempt <= token),
   CONSTRAINT task_open_has_a_token CHECK (status NOT IN ('queued', 'running', 'waiting') OR token > 0),
   CONSTRAINT task_holder_only_while_running CHECK (session_id IS NULL OR status = 'running'),
+  CONSTRAINT task_looked_up_only_while_open CHECK (lookups = 0 OR status IN ('pending', 'queued', 'running')),
   CONSTRAINT task_timer_only_while_it_counts CHECK (due_at IS NULL OR status IN ('pending', 'running'))
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
 
@@ -152,7 +155,7 @@ CREATE INDEX timer_due ON timer (due_at);
 CREATE TABLE inbox (
   inbox_id uuid CONSTRAINT inbox_key PRIMARY KEY,
   run_id uuid NOT NULL,
-  kind text NOT NULL CONSTRAINT inbox_kind_known CHECK (kind IN ('cancelled', 'decided', 'replayed', 'released')),
+  kind text NOT NULL CONSTRAINT inbox_kind_known CHECK (kind IN ('cancelled', 'decided', 'replayed', 'resolved', 'released')),
   body json NOT NULL,
   actor text NOT NULL DEFAULT '',
   created_at timestamptz NOT NULL DEFAULT now(),
@@ -183,7 +186,22 @@ CREATE TABLE approval (
 CREATE INDEX approval_waiting ON approval (namespace, asked_at) WHERE status = 'waiting';
 CREATE INDEX approval_expiring ON approval (expires_at) WHERE status = 'waiting' AND expires_at IS NOT NULL;
 
--- A failed task or an undecodable record, set aside with its reason and context.
+-- A task whose attempt may have had its effect, and that waits for a person to say so. The task is WAITING, and its error says why.
+CREATE TABLE parked_task (
+  run_id uuid NOT NULL,
+  task int NOT NULL,
+  token int NOT NULL,
+  namespace text NOT NULL DEFAULT 'default',
+  parked_at timestamptz NOT NULL DEFAULT now(),
+  error json NOT NULL,
+  -- The first answer is the one that counts; applied by the run agent, which takes the row away.
+  resolved_at timestamptz,
+  resolved_by text,
+  CONSTRAINT parked_task_key PRIMARY KEY (run_id, task)
+);
+CREATE INDEX parked_task_newest ON parked_task (namespace, parked_at DESC);
+
+-- A failed task or an undecodable record, set aside with its reason and context. It leaves 'parked' once.
 CREATE TABLE dead_letter (
   dead_letter_id uuid CONSTRAINT dead_letter_key PRIMARY KEY,
   namespace text NOT NULL DEFAULT 'default',
@@ -204,12 +222,64 @@ CREATE TABLE dead_letter (
   closed_at timestamptz,
   closed_by text,
   close_reason text,
+  -- Beside `error`, so that no filter has to look into JSON of a user: a U+0000 in it would make every such query fail.
+  code text NOT NULL DEFAULT '',
+  message text NOT NULL DEFAULT '',
+  workflow text,
+  version int,
+  task_name text,
+  -- The same for letters of one cause; '' when nobody computed it.
+  fingerprint text NOT NULL DEFAULT '',
+  -- The letter whose replay ended here.
+  replay_of uuid,
+  -- Of a replayed task: the first hand-out of its replay.
+  replay_token int,
+  -- Of a replayed record: SHA-256 of what was published, and where its log ended once it surely was in it.
+  replay_digest bytea,
+  replay_end bigint,
   CONSTRAINT dead_letter_closed_exactly_once CHECK ((closed_at IS NULL) = (status = 'parked')),
   CONSTRAINT dead_letter_task_names_one CHECK (kind <> 'task' OR (run_id IS NOT NULL AND task IS NOT NULL AND token IS NOT NULL)),
   CONSTRAINT dead_letter_record_names_one CHECK (kind <> 'record' OR (topic IS NOT NULL AND partition IS NOT NULL AND "offset" IS NOT NULL)),
+  CONSTRAINT dead_letter_replay_token_rises CHECK (replay_token IS NULL OR (status = 'replayed' AND replay_token > token)),
   CONSTRAINT dead_letter_of_one_hand_out UNIQUE (run_id, task, token)
 );
-CREATE INDEX dead_letter_newest ON dead_letter (namespace, status, created_at DESC);
+CREATE INDEX dead_letter_newest ON dead_letter (namespace, status, created_at DESC, dead_letter_id DESC);
+CREATE INDEX dead_letter_of_a_group ON dead_letter (namespace, fingerprint, status, created_at DESC);
+CREATE INDEX dead_letter_after_a_replay ON dead_letter (replay_of) WHERE replay_of IS NOT NULL;
+CREATE INDEX dead_letter_replayed_record ON dead_letter (topic, replay_digest) WHERE replay_digest IS NOT NULL;
+CREATE INDEX dead_letter_replay_unread ON dead_letter (closed_at) WHERE replay_digest IS NOT NULL AND replay_end IS NULL;
+
+-- Many letters replayed at a rate. What it will replay is frozen when it is asked for; a sweep carries it out.
+CREATE TABLE bulk_replay (
+  replay_id uuid CONSTRAINT bulk_replay_key PRIMARY KEY,
+  namespace text NOT NULL DEFAULT 'default',
+  filter json NOT NULL,
+  rate double precision NOT NULL CONSTRAINT bulk_replay_rate_is_positive CHECK (rate > 0),
+  selected int NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  created_by text NOT NULL,
+  -- When the rate allows the next one.
+  next_at timestamptz NOT NULL DEFAULT now(),
+  finished_at timestamptz,
+  stopped_by text,
+  CONSTRAINT bulk_replay_stopped_is_finished CHECK (stopped_by IS NULL OR finished_at IS NOT NULL)
+);
+CREATE INDEX bulk_replay_open ON bulk_replay (next_at) WHERE finished_at IS NULL;
+CREATE INDEX bulk_replay_newest ON bulk_replay (namespace, created_at DESC, replay_id DESC);
+
+CREATE TABLE bulk_replay_letter (
+  replay_id uuid NOT NULL,
+  position int NOT NULL,
+  dead_letter_id uuid NOT NULL,
+  outcome text CONSTRAINT bulk_replay_letter_outcome_known CHECK (outcome IN ('replayed', 'refused', 'stopped')),
+  reason text,
+  done_at timestamptz,
+  CONSTRAINT bulk_replay_letter_key PRIMARY KEY (replay_id, position),
+  CONSTRAINT bulk_replay_letter_done_exactly_once CHECK ((done_at IS NULL) = (outcome IS NULL))
+);
+CREATE INDEX bulk_replay_letter_left ON bulk_replay_letter (replay_id, position) WHERE outcome IS NULL;
+-- Of two operators who ask at once, one gets the letter.
+CREATE UNIQUE INDEX bulk_replay_letter_waits_in_one ON bulk_replay_letter (dead_letter_id) WHERE outcome IS NULL;
 
 -- == who works =============================================================================================================
 CREATE TABLE worker_session (
@@ -254,6 +324,25 @@ CREATE TABLE partition_owner (
   taken_at timestamptz NOT NULL DEFAULT now(),
   CONSTRAINT partition_owner_key PRIMARY KEY (topic, partition)
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+
+-- What became of a replay follows from what is known now: another letter of it, the task that it moved, or how far the partition of its
+-- record has been read.
+CREATE VIEW replay_outcome AS
+  SELECT d.dead_letter_id, n.dead_letter_id AS replayed_as,
+         CASE WHEN n.dead_letter_id IS NOT NULL THEN 'failed_again'
+              WHEN d.kind = 'record' AND d.replay_end IS NULL THEN 'pending'
+              WHEN d.kind = 'record' THEN CASE WHEN coalesce(o.next_offset, d.replay_end) >= d.replay_end THEN 'completed' ELSE 'pending' END
+              WHEN t.token > d.token AND t.status = 'completed' THEN 'completed'
+              WHEN t.token > d.token AND t.status = 'failed' THEN 'failed_again'
+              WHEN t.status = 'cancelled' OR r.status = 'cancelled' THEN 'cancelled'
+              ELSE 'pending' END AS outcome
+  FROM dead_letter d
+  LEFT JOIN run r ON d.kind = 'task' AND r.run_id = d.run_id
+  LEFT JOIN task t ON t.run_id = d.run_id AND t.task = d.task
+  LEFT JOIN partition_owner o ON o.topic = d.topic AND o.partition = d.partition
+  LEFT JOIN LATERAL (
+    SELECT s.dead_letter_id FROM dead_letter s WHERE s.replay_of = d.dead_letter_id ORDER BY s.created_at LIMIT 1) n ON true
+  WHERE d.status = 'replayed';
 
 -- How far the relay and the session agent have come, by the ticks that travelled through both.
 CREATE TABLE watermark (

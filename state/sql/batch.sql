@@ -41,7 +41,7 @@ ON CONFLICT (run_id, task) DO UPDATE SET status = 'queued', token = 1, error = N
 -- The plain end: an open task that has its result. The output stands with the attempt.
 -- columns: run_ids uuid, tasks int, attempts int, tokens int
 WITH done AS (
-  UPDATE task SET status = 'completed', attempt = given.attempt, session_id = NULL, due_at = NULL, changed_at = now()
+  UPDATE task SET status = 'completed', attempt = given.attempt, session_id = NULL, lookups = 0, due_at = NULL, changed_at = now()
   FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[]) AS given (run_id, task, attempt, token)
   WHERE task.run_id = given.run_id AND task.task = given.task AND task.token = given.token AND task.status IN ('queued', 'running')
   RETURNING 1)
@@ -49,14 +49,15 @@ SELECT must(count(*) = cardinality($1::uuid[]), 'a task was changed by another w
 
 -- name: save_tasks
 -- Every other new state of a task. A token never falls.
--- columns: run_ids uuid, tasks int, statuses text, attempts int, tokens int, retries_from int, session_ids uuid, due_at timestamptz, inputs json, outputs json, errors json
+-- columns: run_ids uuid, tasks int, statuses text, attempts int, tokens int, retries_from int, session_ids uuid, lookups int, due_at timestamptz, inputs json, outputs json, errors json
 WITH saved AS (
-  INSERT INTO task (run_id, task, status, attempt, token, retries_from, session_id, due_at, input, output, error)
-  SELECT run_id, task, status::task_status, attempt, token, retries_from, session_id, due_at, input, output, error
-  FROM unnest($1::uuid[], $2::int[], $3::text[], $4::int[], $5::int[], $6::int[], $7::uuid[], $8::timestamptz[], $9::json[], $10::json[], $11::json[])
-    AS given (run_id, task, status, attempt, token, retries_from, session_id, due_at, input, output, error)
+  INSERT INTO task (run_id, task, status, attempt, token, retries_from, session_id, lookups, due_at, input, output, error)
+  SELECT run_id, task, status::task_status, attempt, token, retries_from, session_id, lookups, due_at, input, output, error
+  FROM unnest($1::uuid[], $2::int[], $3::text[], $4::int[], $5::int[], $6::int[], $7::uuid[], $8::int[], $9::timestamptz[], $10::json[], $11::json[],
+              $12::json[])
+    AS given (run_id, task, status, attempt, token, retries_from, session_id, lookups, due_at, input, output, error)
   ON CONFLICT (run_id, task) DO UPDATE SET status = excluded.status, attempt = excluded.attempt, token = excluded.token,
-    retries_from = excluded.retries_from, session_id = excluded.session_id, due_at = excluded.due_at, input = excluded.input,
+    retries_from = excluded.retries_from, session_id = excluded.session_id, lookups = excluded.lookups, due_at = excluded.due_at, input = excluded.input,
     output = excluded.output, error = excluded.error, changed_at = now()
   WHERE task.token <= excluded.token
   RETURNING 1)
@@ -106,19 +107,51 @@ UPDATE approval SET status = 'cancelled', decided_at = now()
 FROM unnest($1::uuid[], $2::int[], $3::int[]) AS given (run_id, task, token)
 WHERE approval.run_id = given.run_id AND approval.task = given.task AND approval.token = given.token AND approval.status = 'waiting';
 
+-- name: park_tasks
+-- columns: run_ids uuid, tasks int, tokens int, namespaces text, errors json
+INSERT INTO parked_task (run_id, task, token, namespace, error)
+SELECT run_id, task, token, namespace, error
+FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::json[]) AS given (run_id, task, token, namespace, error);
+
+-- name: unpark_tasks
+-- After park_tasks, so also one parked in this batch.
+-- columns: run_ids uuid, tasks int
+DELETE FROM parked_task USING unnest($1::uuid[], $2::int[]) AS given (run_id, task)
+WHERE parked_task.run_id = given.run_id AND parked_task.task = given.task;
+
 -- name: bury_tasks
--- columns: dead_letter_ids uuid, namespaces text, run_ids uuid, tasks int, tokens int, reasons text, errors json
-INSERT INTO dead_letter (dead_letter_id, namespace, kind, run_id, task, token, reason, error)
-SELECT dead_letter_id, namespace, 'task', run_id, task, token, reason, error
-FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::int[], $5::int[], $6::text[], $7::json[])
-  AS given (dead_letter_id, namespace, run_id, task, token, reason, error);
+-- A task whose replay failed names the letter that was replayed: of a task's letters before this one, the last.
+-- columns: dead_letter_ids uuid, namespaces text, run_ids uuid, tasks int, tokens int, reasons text, errors json, messages text, task_names text, workflows text, versions int, fingerprints text
+INSERT INTO dead_letter (dead_letter_id, namespace, kind, run_id, task, token, reason, code, error, message, task_name, workflow, version,
+                         fingerprint, replay_of)
+SELECT dead_letter_id, namespace, 'task', run_id, task, token, reason, reason, error, message, task_name, workflow, version, fingerprint,
+       (SELECT d.dead_letter_id FROM dead_letter d
+        WHERE d.run_id = given.run_id AND d.task = given.task AND d.token < given.token AND d.status = 'replayed'
+        ORDER BY d.token DESC LIMIT 1)
+FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::int[], $5::int[], $6::text[], $7::json[], $8::text[], $9::text[], $10::text[], $11::int[],
+            $12::text[])
+  AS given (dead_letter_id, namespace, run_id, task, token, reason, error, message, task_name, workflow, version, fingerprint);
 
 -- name: bury_records
--- columns: dead_letter_ids uuid, namespaces text, run_ids uuid, topics text, partitions int, offsets bigint, keys bytea, values bytea, reasons text, errors json
-INSERT INTO dead_letter (dead_letter_id, namespace, kind, run_id, topic, partition, "offset", key, value, reason, error)
-SELECT dead_letter_id, namespace, 'record', run_id, topic, partition, "offset", key, value, reason, error
-FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $5::int[], $6::bigint[], $7::bytea[], $8::bytea[], $9::text[], $10::json[])
-  AS given (dead_letter_id, namespace, run_id, topic, partition, "offset", key, value, reason, error);
+-- A record with the content of one that was replayed to this partition, and not set aside again since, is that one.
+-- columns: dead_letter_ids uuid, namespaces text, run_ids uuid, topics text, partitions int, offsets bigint, keys bytea, values bytea, headers json, reasons text, errors json, codes text, messages text, fingerprints text
+INSERT INTO dead_letter (dead_letter_id, namespace, kind, run_id, topic, partition, "offset", key, value, headers, reason, error, code,
+                         message, workflow, version, fingerprint, replay_of)
+SELECT given.dead_letter_id, given.namespace, 'record', given.run_id, given.topic, given.partition, given."offset", given.key, given.value,
+       given.headers, given.reason, given.error, given.code, given.message, v.name, v.version, given.fingerprint,
+       (SELECT d.dead_letter_id FROM dead_letter d
+        WHERE d.topic = given.topic AND d.replay_digest = sha256(coalesce(given.value, '')) AND d.partition IN (given.partition, -1)
+          AND coalesce(d.key, '') = coalesce(given.key, '') AND d."offset" < given."offset"
+          AND NOT EXISTS (SELECT FROM dead_letter n WHERE n.replay_of = d.dead_letter_id)
+        ORDER BY d.closed_at, d.dead_letter_id OFFSET given.nth - 1 LIMIT 1)
+FROM (
+  SELECT *, row_number() OVER (PARTITION BY topic, partition, key, value ORDER BY "offset") AS nth
+  FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $5::int[], $6::bigint[], $7::bytea[], $8::bytea[], $9::json[], $10::text[],
+              $11::json[], $12::text[], $13::text[], $14::text[])
+    AS buried (dead_letter_id, namespace, run_id, topic, partition, "offset", key, value, headers, reason, error, code, message, fingerprint)
+) AS given
+LEFT JOIN run r ON r.run_id = given.run_id
+LEFT JOIN workflow_version v ON v.version_id = r.version_id;
 
 -- name: apply_inbox
 -- columns: inbox_ids uuid

@@ -1,32 +1,97 @@
 -- Dead letters: parked, then replayed or discarded, once.
 
--- name: list_dead_letters
--- Newest first, along dead_letter_newest. A page ends early when the values on it pass %(bytes)s, and never has none.
-WITH page AS (
-  SELECT d.dead_letter_id, d.kind, d.status, d.run_id, r.version_id, v.name, d.task, d.token, d.topic, d.partition, d."offset", d.key, d.value,
-         d.reason, d.error, d.created_at, d.closed_at, d.closed_by, d.close_reason
-  FROM dead_letter d LEFT JOIN run r ON r.run_id = d.run_id LEFT JOIN workflow_version v ON v.version_id = r.version_id
-  WHERE d.namespace = %(namespace)s AND d.status = %(status)s AND (%(kind)s::text IS NULL OR d.kind = %(kind)s)
-    AND (d.created_at, d.dead_letter_id) < (%(before)s, %(before_id)s)
-  ORDER BY d.created_at DESC, d.dead_letter_id DESC LIMIT %(limit)s),
-sized AS (
-  SELECT *, sum(coalesce(octet_length(value), 0)) OVER (ORDER BY created_at DESC, dead_letter_id DESC) - coalesce(octet_length(value), 0)
-    AS bytes_before FROM page)
-SELECT dead_letter_id, kind, status, run_id, version_id, name, task, token, topic, partition, "offset", key, value, reason, error::text,
-       created_at, closed_at, closed_by, close_reason
-FROM sized WHERE bytes_before < %(bytes)s ORDER BY created_at DESC, dead_letter_id DESC;
+-- name: find_dead_letters
+-- Newest first, along dead_letter_newest, or dead_letter_of_a_group. The filter stands again in group_dead_letters.
+SELECT d.dead_letter_id FROM dead_letter d
+WHERE d.namespace = %(namespace)s AND d.status = %(status)s
+  AND (%(kind)s::text IS NULL OR d.kind = %(kind)s)
+  AND (%(workflow)s::text IS NULL OR d.workflow = %(workflow)s)
+  AND (%(version)s::int IS NULL OR d.version = %(version)s)
+  AND (%(task)s::text IS NULL OR d.task_name = %(task)s)
+  AND (%(topic)s::text IS NULL OR d.topic = %(topic)s)
+  AND (%(fingerprint)s::text IS NULL OR d.fingerprint = %(fingerprint)s)
+  AND (%(code)s::text IS NULL OR d.code = %(code)s)
+  AND (%(text)s::text IS NULL OR strpos(lower(d.reason || ' ' || d.message), lower(%(text)s)) > 0)
+  AND (%(run_id)s::uuid IS NULL OR d.run_id = %(run_id)s)
+  AND (%(since)s::timestamptz IS NULL OR d.created_at >= %(since)s)
+  AND (%(until)s::timestamptz IS NULL OR d.created_at < %(until)s)
+  AND (%(ids)s::uuid[] IS NULL OR d.dead_letter_id = ANY(%(ids)s))
+  AND (NOT %(is_free)s OR NOT EXISTS (
+    SELECT FROM bulk_replay_letter b WHERE b.dead_letter_id = d.dead_letter_id AND b.outcome IS NULL))
+  AND (d.created_at, d.dead_letter_id) < (%(before)s, %(before_id)s)
+ORDER BY d.created_at DESC, d.dead_letter_id DESC LIMIT %(limit)s;
 
--- name: get_dead_letter
-SELECT d.dead_letter_id, d.kind, d.status, d.run_id, r.version_id, v.name, d.task, d.token, d.topic, d.partition, d."offset", d.key, d.value,
-       d.reason, d.error::text, d.created_at, d.closed_at, d.closed_by, d.close_reason
-FROM dead_letter d LEFT JOIN run r ON r.run_id = d.run_id LEFT JOIN workflow_version v ON v.version_id = r.version_id
-WHERE d.namespace = %(namespace)s AND d.dead_letter_id = %(dead_letter_id)s;
+-- name: group_dead_letters
+-- Groups of the newest %(scanned)s letters that match, the group with the newest letter first; its newest letter is the sample.
+WITH found AS (
+  SELECT d.dead_letter_id, d.fingerprint, d.created_at FROM dead_letter d
+  WHERE d.namespace = %(namespace)s AND d.status = %(status)s
+    AND (%(kind)s::text IS NULL OR d.kind = %(kind)s)
+    AND (%(workflow)s::text IS NULL OR d.workflow = %(workflow)s)
+    AND (%(version)s::int IS NULL OR d.version = %(version)s)
+    AND (%(task)s::text IS NULL OR d.task_name = %(task)s)
+    AND (%(topic)s::text IS NULL OR d.topic = %(topic)s)
+    AND (%(fingerprint)s::text IS NULL OR d.fingerprint = %(fingerprint)s)
+    AND (%(code)s::text IS NULL OR d.code = %(code)s)
+    AND (%(text)s::text IS NULL OR strpos(lower(d.reason || ' ' || d.message), lower(%(text)s)) > 0)
+    AND (%(run_id)s::uuid IS NULL OR d.run_id = %(run_id)s)
+    AND (%(since)s::timestamptz IS NULL OR d.created_at >= %(since)s)
+    AND (%(until)s::timestamptz IS NULL OR d.created_at < %(until)s)
+  ORDER BY d.created_at DESC, d.dead_letter_id DESC LIMIT %(scanned)s),
+grouped AS (
+  SELECT fingerprint, count(*)::int AS letters, min(created_at) AS first_at, max(created_at) AS last_at,
+         (array_agg(dead_letter_id ORDER BY created_at DESC, dead_letter_id DESC))[1] AS sample_id
+  FROM found GROUP BY fingerprint),
+page AS (
+  SELECT * FROM grouped WHERE (last_at, fingerprint) < (%(before)s, %(before_fingerprint)s)
+  ORDER BY last_at DESC, fingerprint DESC LIMIT %(limit)s)
+SELECT p.fingerprint, p.letters, p.first_at, p.last_at, p.sample_id, d.kind, d.workflow, d.version, d.task_name, d.topic, d.code, d.message
+FROM page p JOIN dead_letter d ON d.dead_letter_id = p.sample_id
+ORDER BY p.last_at DESC, p.fingerprint DESC;
+
+-- name: read_dead_letters
+-- Newest first. Ends early when the values pass %(bytes)s, but is never empty.
+WITH sized AS (
+  SELECT d.*, sum(coalesce(octet_length(value), 0)) OVER (ORDER BY created_at DESC, dead_letter_id DESC) - coalesce(octet_length(value), 0)
+    AS bytes_before
+  FROM dead_letter d WHERE d.namespace = %(namespace)s AND d.dead_letter_id = ANY(%(ids)s))
+SELECT d.dead_letter_id, d.kind, d.status, d.run_id, coalesce(d.workflow, v.name), coalesce(d.version, v.version), r.version_id, d.task,
+       d.task_name, d.token, d.topic, d.partition, d."offset", d.key, d.value, d.headers::text, d.reason, d.error::text, d.code, d.message,
+       d.fingerprint, d.created_at, d.closed_at, d.closed_by, d.close_reason, d.replay_of, d.replay_token, o.replayed_as, o.outcome
+FROM sized d
+LEFT JOIN run r ON r.run_id = d.run_id
+LEFT JOIN workflow_version v ON v.version_id = r.version_id
+LEFT JOIN replay_outcome o ON o.dead_letter_id = d.dead_letter_id
+WHERE d.bytes_before < %(bytes)s ORDER BY d.created_at DESC, d.dead_letter_id DESC;
+
+-- name: list_letter_attempts
+-- Attempts of a task up to a hand-out, the newest %(limit)s of them, in order.
+SELECT * FROM (
+  SELECT attempt, token, outcome, worker, started_at, finished_at, ended_at, NULL::text AS output, error::text
+  FROM attempt WHERE run_id = %(run_id)s AND task = %(task)s AND token <= %(token)s ORDER BY token DESC LIMIT %(limit)s) AS newest
+ORDER BY token;
+
+-- name: read_letter_run
+-- The run a letter belongs to, and the input that its task was given by hand before it: that of the last replay that had one.
+SELECT r.input::text, r.traceparent,
+       (SELECT h.detail::text FROM history h
+        WHERE h.run_id = r.run_id AND h.kind = 'replayed' AND h.task = %(task)s AND h.token < %(token)s AND h.detail IS NOT NULL
+        ORDER BY h.row_version DESC LIMIT 1)
+FROM run r WHERE r.run_id = %(run_id)s;
 
 -- name: close_dead_letter
--- Takes the row out of 'parked', once: the second of two racing callers finds nothing.
-UPDATE dead_letter SET status = %(status)s, closed_at = now(), closed_by = %(closed_by)s, close_reason = %(reason)s
+-- Takes the row out of 'parked', once: the second of two racing callers finds nothing. A task goes out under the token behind the one that
+-- failed. %(value)s: what a record is published with instead of its own bytes.
+UPDATE dead_letter SET status = %(status)s, closed_at = now(), closed_by = %(closed_by)s, close_reason = %(reason)s,
+  replay_token = CASE WHEN %(status)s = 'replayed' AND kind = 'task' THEN token + 1 END,
+  replay_digest = CASE WHEN %(status)s = 'replayed' AND kind = 'record' THEN sha256(coalesce(%(value)s::bytea, value, '')) END
 WHERE dead_letter_id = %(dead_letter_id)s AND namespace = %(namespace)s AND status = 'parked'
 RETURNING kind, run_id, task, token, topic, partition, key, value;
+
+-- name: discard_dead_letters
+-- Those of the named that are still parked.
+UPDATE dead_letter SET status = 'discarded', closed_at = now(), closed_by = %(closed_by)s, close_reason = %(reason)s
+WHERE dead_letter_id = ANY(%(ids)s) AND namespace = %(namespace)s AND status = 'parked';
 
 -- name: find_task_state
 -- What a replay would meet.

@@ -1,4 +1,5 @@
--- What must hold in any database of ours. All read-only; a row or a count that is not empty is a finding.
+-- What must hold in any database of ours. All read-only. A check answers how many things are wrong, and three of them as examples.
+-- Those of runs look at %(runs)s, an array of ids as text; those of small tables at %(limit)s rows at most, the oldest.
 
 -- name: read_server
 SELECT current_setting('server_version'), current_setting('server_version_num')::int, current_setting('wal_level'),
@@ -7,100 +8,283 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
 -- name: list_migrations
 SELECT name FROM schema_migration;
 
+-- == which runs ============================================================================================================
+-- name: estimate_runs
+SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'run'::regclass;
+
+-- name: choose_runs
+-- Open ones and the newest ones, %(limit)s of each, and %(percent)s of all, in chunks of %(chunk)s.
+SELECT array_agg(run_id)::text, count(*)::int
+FROM (
+  SELECT run_id, (row_number() OVER (ORDER BY run_id) - 1) / %(chunk)s AS chunk
+  FROM (
+    (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'needs_attention') ORDER BY run_id LIMIT %(limit)s)
+    UNION
+    (SELECT run_id FROM run ORDER BY run_id DESC LIMIT %(limit)s)
+    UNION
+    (SELECT run_id FROM run TABLESAMPLE SYSTEM (%(percent)s) LIMIT %(limit)s)) AS chosen) AS numbered
+GROUP BY chunk ORDER BY chunk;
+
+-- name: next_runs
+-- The next %(chunk)s behind %(after)s, for a pass over all.
+SELECT array_agg(run_id)::text, count(*)::int, (array_agg(run_id ORDER BY run_id DESC))[1]
+FROM (SELECT run_id FROM run WHERE run_id > %(after)s ORDER BY run_id LIMIT %(chunk)s) AS page;
+
+-- == the engine ============================================================================================================
 -- name: read_slot
 SELECT o.slot, o.owner, extract(epoch FROM clock_timestamp() - o.renewed_at)::float8, s.slot_name IS NOT NULL, coalesce(s.active, false),
-       coalesce(s.wal_status, ''), pg_wal_lsn_diff(pg_current_wal_lsn(), coalesce(s.confirmed_flush_lsn, o.acked_lsn))::bigint
+       coalesce(s.wal_status, ''), pg_wal_lsn_diff(pg_current_wal_lsn(), coalesce(s.confirmed_flush_lsn, o.acked_lsn))::bigint,
+       coalesce(s.confirmed_flush_lsn > o.acked_lsn, false)
 FROM relay_owner o LEFT JOIN pg_replication_slots s ON s.slot_name = o.slot
 ORDER BY o.renewed_at DESC;
-
--- name: find_wrong_status
--- A run's status derived again from its tasks, as `derive_status` in the machine does.
-WITH looked_at AS (
-  (SELECT run_id, version_id, status, attention FROM run WHERE status IN ('running', 'waiting', 'needs_attention') ORDER BY run_id DESC LIMIT %(limit)s)
-  UNION
-  (SELECT run_id, version_id, status, attention FROM run ORDER BY run_id DESC LIMIT %(limit)s)),
-counted AS (
-  SELECT l.run_id, l.status, l.attention,
-         (SELECT count(*) FROM json_object_keys(v.definition -> 'tasks')) AS tasks,
-         (SELECT count(*) FROM task t WHERE t.run_id = l.run_id AND t.status IN ('completed', 'failed', 'skipped', 'cancelled')) AS ended,
-         (SELECT count(*) FROM task t WHERE t.run_id = l.run_id AND t.status = 'failed') AS failed,
-         (SELECT count(*) FROM task t WHERE t.run_id = l.run_id AND t.status = 'cancelled') AS cancelled,
-         (SELECT count(*) FROM task t WHERE t.run_id = l.run_id AND t.status = 'waiting') AS waiting,
-         (SELECT count(*) FROM task t WHERE t.run_id = l.run_id
-            AND (t.status IN ('queued', 'running') OR (t.status = 'pending' AND (t.token > 0 OR t.due_at IS NOT NULL)))) AS busy
-  FROM looked_at l JOIN workflow_version v ON v.version_id = l.version_id),
-derived AS (
-  SELECT run_id, status,
-         CASE WHEN attention THEN 'needs_attention'
-              WHEN ended = tasks AND failed > 0 THEN 'failed'
-              WHEN ended = tasks AND cancelled > 0 THEN 'cancelled'
-              WHEN ended = tasks THEN 'completed'
-              WHEN waiting > 0 AND busy = 0 THEN 'waiting'
-              ELSE 'running' END::run_status AS derived
-  FROM counted)
-SELECT count(*)::int, count(*) FILTER (WHERE status <> derived)::int,
-       (array_agg(run_id::text || ' is ' || status || ', derived ' || derived) FILTER (WHERE status <> derived))[1:3]
-FROM derived;
-
--- name: find_wrong_attempts
--- Attempts that ended are 1..k without a gap, none above the task's token; one more than they is running, or none.
-WITH looked_at AS (
-  (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'needs_attention') ORDER BY run_id DESC LIMIT %(limit)s)
-  UNION
-  (SELECT run_id FROM run ORDER BY run_id DESC LIMIT %(limit)s)),
-compared AS (
-  SELECT t.run_id, t.task, t.status, t.attempt, t.token, a.ended, a.highest, a.highest_token
-  FROM looked_at l JOIN task t ON t.run_id = l.run_id
-  CROSS JOIN LATERAL (
-    SELECT count(DISTINCT attempt) AS ended, coalesce(max(attempt), 0) AS highest, coalesce(max(token), 0) AS highest_token
-    FROM attempt WHERE attempt.run_id = t.run_id AND attempt.task = t.task) a)
-SELECT count(*)::int,
-       (array_agg(run_id::text || ' task ' || task || ': ' || ended || ' ended of ' || attempt))[1:3]
-FROM compared
-WHERE highest <> ended OR highest_token > token OR ended <> attempt - CASE WHEN status = 'running' THEN 1 ELSE 0 END;
-
--- name: find_orphan_timers
--- Timers of no current hand-out, and tasks that count on a timer that is not there.
-SELECT count(*)::int, (array_agg(what))[1:3]
-FROM (
-  SELECT m.run_id::text || ' task ' || m.task || ': timer of no task' AS what
-  FROM timer m LEFT JOIN task t ON t.run_id = m.run_id AND t.task = m.task AND t.token = m.token
-  WHERE t.due_at IS NULL
-  UNION ALL
-  SELECT t.run_id::text || ' task ' || t.task || ': due without a timer'
-  FROM (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'needs_attention') ORDER BY run_id DESC LIMIT %(limit)s) AS r
-  JOIN task t ON t.run_id = r.run_id
-  WHERE t.due_at IS NOT NULL AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = t.run_id AND m.task = t.task AND m.token = t.token)) AS orphan;
-
--- name: find_late_timers
-SELECT count(*)::int, coalesce(max(extract(epoch FROM clock_timestamp() - due_at)), 0)::float8
-FROM timer WHERE due_at < clock_timestamp() - make_interval(secs => %(seconds)s);
-
--- name: find_unapplied_requests
-SELECT count(*)::int, coalesce(max(extract(epoch FROM clock_timestamp() - created_at)), 0)::float8
-FROM inbox WHERE applied_at IS NULL AND created_at < clock_timestamp() - make_interval(secs => %(seconds)s);
-
--- name: find_orphan_approvals
--- Questions that wait for a run which waits for nothing.
-SELECT count(*)::int, (array_agg(a.approval_id::text))[1:3]
-FROM approval a LEFT JOIN task t ON t.run_id = a.run_id AND t.task = a.task AND t.token = a.token
-WHERE a.status = 'waiting' AND t.status IS DISTINCT FROM 'waiting';
-
--- name: find_history_gaps
--- What moved a run is numbered 1..row_version.
-WITH looked_at AS (
-  (SELECT run_id, row_version FROM run WHERE status IN ('running', 'waiting', 'needs_attention') ORDER BY run_id DESC LIMIT %(limit)s)
-  UNION
-  (SELECT run_id, row_version FROM run ORDER BY run_id DESC LIMIT %(limit)s))
-SELECT count(*)::int, (array_agg(l.run_id::text || ' has ' || e.numbers || ' of ' || l.row_version))[1:3]
-FROM looked_at l
-CROSS JOIN LATERAL (
-  SELECT count(DISTINCT row_version) AS numbers, coalesce(min(row_version), 0) AS lowest, coalesce(max(row_version), 0) AS highest
-  FROM run_event WHERE run_event.run_id = l.run_id) e
-WHERE e.numbers <> l.row_version OR e.lowest <> 1 OR e.highest <> l.row_version;
 
 -- name: count_sessions
 -- Sessions whose lease ran out and that nobody has ended yet.
 SELECT count(*) FILTER (WHERE expires_at > clock_timestamp())::int,
        count(*) FILTER (WHERE expires_at < clock_timestamp() - make_interval(secs => %(seconds)s))::int
 FROM worker_session WHERE ended_at IS NULL;
+
+-- name: find_late_timers
+SELECT count(*)::int, coalesce(max(extract(epoch FROM clock_timestamp() - due_at)), 0)::float8
+FROM timer WHERE due_at < clock_timestamp() - make_interval(secs => %(seconds)s);
+
+-- name: find_unapplied_requests
+-- Those of a run that stands aside wait for its release.
+SELECT count(*)::int, coalesce(max(extract(epoch FROM clock_timestamp() - i.created_at)), 0)::float8
+FROM inbox i LEFT JOIN run r ON r.run_id = i.run_id
+WHERE i.applied_at IS NULL AND i.created_at < clock_timestamp() - make_interval(secs => %(seconds)s)
+  AND (r.attention IS NOT TRUE OR i.kind IN ('cancelled', 'released'));
+
+-- name: list_passes
+SELECT name, extract(epoch FROM clock_timestamp() - at)::float8 FROM sweep_pass ORDER BY name;
+
+-- name: read_ticks
+-- Seconds since the last tick that arrived; null: none ever did.
+SELECT extract(epoch FROM clock_timestamp() - at)::float8 FROM watermark WHERE name = 'sessions';
+
+-- name: list_positions
+SELECT topic, partition, next_offset, topic_id, owner FROM partition_owner ORDER BY topic, partition;
+
+-- name: find_wrong_holders
+-- What is listed by a session that is not there, or still by one that ended long enough ago for a sweep to have said so; and running tasks
+-- that nobody has for longer than their lease.
+SELECT count(*)::int, (array_agg(what))[1:3]
+FROM (
+  SELECT 'session ' || h.session_id || CASE WHEN s.session_id IS NULL THEN ', which is not there, lists ' ELSE ', which ended, still lists ' END
+         || h.run_id || ' task ' || h.task AS what
+  FROM (SELECT * FROM held_task LIMIT %(limit)s) AS h LEFT JOIN worker_session s ON s.session_id = h.session_id
+  WHERE s.session_id IS NULL OR s.ended_at < clock_timestamp() - make_interval(secs => %(seconds)s)
+  UNION ALL
+  SELECT t.run_id || ' task ' || t.task || ': runs, and no live session has it'
+  FROM (SELECT run_id FROM run WHERE status IN ('running', 'waiting') ORDER BY run_id LIMIT %(limit)s) AS r
+  JOIN task t ON t.run_id = r.run_id AND t.status = 'running'
+  JOIN watermark w ON w.name = 'sessions'
+  WHERE t.changed_at < w.at - make_interval(secs => %(seconds)s) - coalesce((SELECT max(lease) FROM worker_session), interval '30 s')
+    AND NOT EXISTS (
+      SELECT FROM held_task h JOIN worker_session l ON l.session_id = h.session_id
+      WHERE h.run_id = t.run_id AND h.task = t.task AND h.token = t.token
+        AND (l.ended_at IS NULL OR l.ended_at > clock_timestamp() - make_interval(secs => %(seconds)s)))) AS wrong;
+
+-- == runs ==================================================================================================================
+-- name: find_wrong_status
+-- A run's status derived again from its tasks, as `derive_status` in the machine does.
+WITH version AS MATERIALIZED (
+  SELECT version_id, (SELECT count(*) FROM json_object_keys(definition -> 'tasks')) AS tasks FROM workflow_version),
+derived AS (
+  SELECT r.run_id, r.status,
+         CASE WHEN r.attention THEN 'needs_attention'
+              WHEN t.ended = v.tasks AND t.failed > 0 THEN 'failed'
+              WHEN t.ended = v.tasks AND t.cancelled > 0 THEN 'cancelled'
+              WHEN t.ended = v.tasks THEN 'completed'
+              WHEN t.waiting > 0 AND t.busy = 0 THEN 'waiting'
+              ELSE 'running' END::run_status AS derived
+  FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
+  LEFT JOIN version v ON v.version_id = r.version_id
+  CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE status IN ('completed', 'failed', 'skipped', 'cancelled')) AS ended,
+           count(*) FILTER (WHERE status = 'failed') AS failed, count(*) FILTER (WHERE status = 'cancelled') AS cancelled,
+           count(*) FILTER (WHERE status = 'waiting') AS waiting,
+           count(*) FILTER (WHERE status IN ('queued', 'running') OR (status = 'pending' AND (token > 0 OR due_at IS NOT NULL))) AS busy
+    FROM task WHERE task.run_id = r.run_id) AS t)
+SELECT count(*)::int, (array_agg(run_id || ' is ' || status || ', derived ' || derived))[1:3] FROM derived WHERE status <> derived;
+
+-- name: find_wrong_attempts
+-- Attempts that ended are 1..k without a gap; one more than they is running, or none. A lookup that runs is no attempt. No more than the
+-- policy allows were counted, and none has ended of a hand-out that is open.
+WITH spec AS MATERIALIZED (
+  SELECT v.version_id, (s.place - 1)::int AS task,
+         CASE json_typeof(s.task -> 'retry') WHEN 'number' THEN (s.task ->> 'retry')::int
+              WHEN 'object' THEN coalesce((s.task -> 'retry' ->> 'attempts')::int, 3) ELSE 3 END AS attempts_max
+  FROM workflow_version v, json_each(v.definition -> 'tasks') WITH ORDINALITY AS s (name, task, place)),
+compared AS (
+  SELECT t.run_id, t.task, t.status, t.attempt, t.retries_from, t.token, t.lookups, a.ended, a.highest, a.open, s.attempts_max
+  FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id JOIN task t ON t.run_id = r.run_id
+  LEFT JOIN spec s ON s.version_id = r.version_id AND s.task = t.task
+  CROSS JOIN LATERAL (
+    SELECT count(DISTINCT attempt) AS ended, coalesce(max(attempt), 0) AS highest,
+           count(*) FILTER (WHERE token = t.token AND t.status IN ('queued', 'running')) AS open
+    FROM attempt WHERE attempt.run_id = t.run_id AND attempt.task = t.task) a)
+SELECT count(*)::int,
+       (array_agg(run_id || ' task ' || task || ': ' || CASE
+          WHEN open > 0 THEN 'is ' || status || ', but that attempt has ended'
+          WHEN attempt - retries_from > attempts_max THEN attempt - retries_from || ' tries of ' || attempts_max
+          ELSE ended || ' ended of ' || attempt END))[1:3]
+FROM compared
+WHERE highest <> ended OR ended <> attempt - CASE WHEN status = 'running' AND lookups = 0 THEN 1 ELSE 0 END
+   OR open > 0 OR attempt - retries_from > attempts_max;
+
+-- name: find_wrong_tokens
+-- Later attempts have higher tokens, and none is above the task's.
+WITH ordered AS (
+  SELECT a.run_id, a.task, a.token, a.attempt, lag(a.token) OVER (PARTITION BY a.run_id, a.task ORDER BY a.attempt, a.token) AS before,
+         lag(a.attempt) OVER (PARTITION BY a.run_id, a.task ORDER BY a.token) AS attempt_before, t.token AS latest
+  FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN attempt a ON a.run_id = given.run_id
+  LEFT JOIN task t ON t.run_id = a.run_id AND t.task = a.task)
+SELECT count(*)::int, (array_agg(run_id || ' task ' || task || ': attempt ' || attempt || ' has token ' || token || ', '
+                                 || CASE WHEN token > latest THEN 'the task ' || latest ELSE 'another one before it ' || before END))[1:3]
+FROM ordered WHERE token <= before OR attempt <= attempt_before OR latest IS NULL OR token > latest;
+
+-- name: find_history_gaps
+-- What moved a run is numbered 1..row_version.
+SELECT count(*)::int, (array_agg(r.run_id || ' has ' || e.numbers || ' of ' || r.row_version))[1:3]
+FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
+CROSS JOIN LATERAL (
+  SELECT count(DISTINCT row_version) AS numbers, coalesce(min(row_version), 0) AS lowest, coalesce(max(row_version), 0) AS highest
+  FROM (SELECT row_version FROM history WHERE history.run_id = r.run_id
+        UNION ALL SELECT row_version FROM attempt WHERE attempt.run_id = r.run_id) AS event) e
+WHERE e.numbers <> r.row_version OR e.lowest <> 1 OR e.highest <> r.row_version;
+
+-- name: find_moved_after_end
+-- A run that has ended was not moved afterwards, and nothing of it waits.
+SELECT count(*)::int, (array_agg(r.run_id || ' ended, then ' || e.what))[1:3]
+FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
+CROSS JOIN LATERAL (
+  SELECT 'task ' || t.task || ' became ' || t.status AS what FROM task t WHERE t.run_id = r.run_id AND t.changed_at > r.finished_at
+  UNION ALL SELECT h.kind FROM history h WHERE h.run_id = r.run_id AND h.at > r.finished_at
+  UNION ALL SELECT 'attempt ' || a.attempt || ' ended' FROM attempt a WHERE a.run_id = r.run_id AND a.ended_at > r.finished_at
+  UNION ALL SELECT 'a timer of task ' || m.task || ' was left' FROM timer m WHERE m.run_id = r.run_id
+  UNION ALL SELECT 'task ' || p.task || ' was left parked' FROM parked_task p WHERE p.run_id = r.run_id
+  LIMIT 1) AS e
+WHERE r.finished_at IS NOT NULL;
+
+-- name: find_orphan_waits
+-- An open run has something that will move it: a command, a timer, a question, a request, or a person whose attention it has.
+SELECT count(*)::int, (array_agg(r.run_id || ' is ' || r.status || ', and nothing will move it'))[1:3]
+FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
+WHERE r.status IN ('running', 'waiting')
+  AND NOT EXISTS (SELECT FROM task t WHERE t.run_id = r.run_id AND t.status IN ('queued', 'running'))
+  AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = r.run_id)
+  AND NOT EXISTS (SELECT FROM approval a WHERE a.run_id = r.run_id AND a.status = 'waiting')
+  AND NOT EXISTS (SELECT FROM parked_task p WHERE p.run_id = r.run_id AND p.resolved_at IS NULL)
+  AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = r.run_id AND i.applied_at IS NULL);
+
+-- name: find_missed_joins
+-- A task of an open run whose needs have all ended is handed out, asked about, or skipped.
+WITH spec AS MATERIALIZED (
+  SELECT v.version_id, (s.place - 1)::int AS task, s.name, s.task AS body
+  FROM workflow_version v, json_each(v.definition -> 'tasks') WITH ORDINALITY AS s (name, task, place)),
+need AS MATERIALIZED (
+  SELECT s.version_id, s.task, o.task AS need
+  FROM spec s, json_array_elements_text(CASE json_typeof(s.body -> 'needs') WHEN 'array' THEN s.body -> 'needs'
+                                              WHEN 'string' THEN json_build_array(s.body ->> 'needs') ELSE '[]' END) AS n (name)
+  JOIN spec o ON true WHERE o.version_id = s.version_id AND o.name = n.name),
+open AS (
+  SELECT r.run_id, s.version_id, s.task, s.name
+  FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id AND r.status IN ('running', 'waiting')
+  JOIN spec s ON s.version_id = r.version_id
+  WHERE NOT EXISTS (SELECT FROM task t WHERE t.run_id = r.run_id AND t.task = s.task AND (t.token > 0 OR t.status <> 'pending')))
+SELECT count(*)::int, (array_agg(o.run_id || ' task ' || o.name || ': all it needs has ended'))[1:3]
+FROM open o
+WHERE NOT EXISTS (
+  SELECT FROM need n LEFT JOIN task t ON t.run_id = o.run_id AND t.task = n.need
+  WHERE n.version_id = o.version_id AND n.task = o.task AND (t.status IS NULL OR t.status NOT IN ('completed', 'failed', 'skipped', 'cancelled')));
+
+-- name: find_timerless_tasks
+-- Tasks that count on a timer that is not there.
+SELECT count(*)::int, (array_agg(t.run_id || ' task ' || t.task || ': due without a timer'))[1:3]
+FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN task t ON t.run_id = given.run_id
+WHERE (t.due_at IS NOT NULL OR (t.status = 'pending' AND t.token > 0))
+  AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = t.run_id AND m.task = t.task AND m.token = t.token);
+
+-- name: find_orphan_timers
+-- Timers of no current hand-out, or due at another instant than their task says.
+SELECT count(*)::int, (array_agg(m.run_id || ' task ' || m.task || CASE WHEN t.due_at IS NULL THEN ': timer of no task'
+                                                                        ELSE ': its timer is due at another time' END))[1:3]
+FROM (SELECT * FROM timer ORDER BY due_at LIMIT %(limit)s) AS m
+LEFT JOIN task t ON t.run_id = m.run_id AND t.task = m.task AND t.token = m.token
+WHERE t.due_at IS DISTINCT FROM m.due_at;
+
+-- name: find_orphan_approvals
+-- Questions that wait for a task which waits for nothing.
+SELECT count(*)::int, (array_agg('approval ' || a.approval_id || ' of ' || a.run_id || ' task ' || a.task || ': nobody waits for it'))[1:3]
+FROM (SELECT * FROM approval WHERE status = 'waiting' ORDER BY asked_at LIMIT %(limit)s) AS a
+LEFT JOIN task t ON t.run_id = a.run_id AND t.task = a.task AND t.token = a.token
+WHERE t.status IS DISTINCT FROM 'waiting' OR t.error IS NOT NULL;
+
+-- name: find_wrong_approvals
+-- One question has one outcome, that of its row, and a task that waits for one has its question. A decision travels as a request.
+SELECT count(*)::int, (array_agg(what))[1:3]
+FROM unnest(%(runs)s::uuid[]) AS given (run_id)
+CROSS JOIN LATERAL (
+  SELECT a.run_id || ' task ' || a.task || ': decided ' || count(*) || ' times' AS what
+  FROM approval a JOIN history h ON h.run_id = a.run_id AND h.kind = 'decided' AND h.task = a.task AND h.token = a.token
+  WHERE a.run_id = given.run_id GROUP BY a.run_id, a.task, a.token HAVING count(*) > 1
+  UNION ALL
+  SELECT a.run_id || ' task ' || a.task || ': moved as ' || coalesce(h.detail ->> 'outcome', '?') || ', decided ' || a.status
+  FROM approval a JOIN history h ON h.run_id = a.run_id AND h.kind = 'decided' AND h.task = a.task AND h.token = a.token
+  WHERE a.run_id = given.run_id AND h.detail ->> 'outcome' IS DISTINCT FROM a.status
+  UNION ALL
+  SELECT t.run_id || ' task ' || t.task || ': waits, and ' || CASE WHEN a.status IS NULL THEN 'nobody is asked' ELSE 'was ' || a.status END
+  FROM task t LEFT JOIN approval a ON a.run_id = t.run_id AND a.task = t.task AND a.token = t.token
+  WHERE t.run_id = given.run_id AND t.status = 'waiting' AND t.error IS NULL AND a.status IS DISTINCT FROM 'waiting'
+    AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = t.run_id AND i.kind = 'decided' AND i.applied_at IS NULL)) AS wrong;
+
+-- name: find_wrong_parked
+-- Rows of `parked_task` have their task; one that was resolved waits for its request.
+SELECT count(*)::int, (array_agg(what))[1:3]
+FROM (
+  SELECT p.run_id || ' task ' || p.task || ': parked, but the task is ' || coalesce(t.status::text, 'not there') || ' under token '
+         || coalesce(t.token, 0) AS what
+  FROM (SELECT * FROM parked_task ORDER BY parked_at LIMIT %(limit)s) AS p LEFT JOIN task t ON t.run_id = p.run_id AND t.task = p.task
+  WHERE t.status IS DISTINCT FROM 'waiting' OR t.error IS NULL OR t.token <> p.token
+  UNION ALL
+  SELECT p.run_id || ' task ' || p.task || ': resolved, and no request carries that to the run'
+  FROM (SELECT * FROM parked_task WHERE resolved_at IS NOT NULL ORDER BY parked_at LIMIT %(limit)s) AS p
+  WHERE NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = p.run_id AND i.kind = 'resolved' AND i.applied_at IS NULL)) AS wrong;
+
+-- name: find_unparked
+-- Tasks that wait for a person to say what became of their effect are among the parked.
+SELECT count(*)::int, (array_agg(t.run_id || ' task ' || t.task || ': waits for a person, and is not among the parked'))[1:3]
+FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN task t ON t.run_id = given.run_id AND t.status = 'waiting' AND t.error IS NOT NULL
+WHERE NOT EXISTS (SELECT FROM parked_task p WHERE p.run_id = t.run_id AND p.task = t.task AND p.token = t.token);
+
+-- name: find_wrong_dead_letters
+-- A task that failed after a try has its dead letter; a parked letter has its failed task; a replay goes out under a new token, and a letter
+-- that came of one names it.
+SELECT count(*)::int, (array_agg(what))[1:3]
+FROM unnest(%(runs)s::uuid[]) AS given (run_id)
+CROSS JOIN LATERAL (
+  SELECT t.run_id || ' task ' || t.task || ': failed without a dead letter' AS what
+  FROM task t
+  WHERE t.run_id = given.run_id AND t.status = 'failed' AND coalesce(t.error ->> 'code', '') NOT IN ('REJECTED', 'EXPIRED')
+    AND NOT EXISTS (SELECT FROM dead_letter d WHERE d.run_id = t.run_id AND d.task = t.task AND d.token = t.token)
+  UNION ALL
+  SELECT 'dead letter ' || d.dead_letter_id || ': parked, but its task is ' || coalesce(t.status::text, 'not there')
+  FROM dead_letter d LEFT JOIN task t ON t.run_id = d.run_id AND t.task = d.task
+  WHERE d.run_id = given.run_id AND d.kind = 'task' AND d.status = 'parked' AND (t.status IS DISTINCT FROM 'failed' OR t.token <> d.token)
+  UNION ALL
+  SELECT 'dead letter ' || d.dead_letter_id || ': replayed, and nothing carries that to its run'
+  FROM dead_letter d JOIN task t ON t.run_id = d.run_id AND t.task = d.task AND t.token = d.token
+  WHERE d.run_id = given.run_id AND d.kind = 'task' AND d.status = 'replayed'
+    AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = d.run_id AND i.kind = 'replayed' AND i.applied_at IS NULL)
+    AND NOT EXISTS (SELECT FROM task c WHERE c.run_id = d.run_id AND c.status = 'cancelled')
+  UNION ALL
+  SELECT 'dead letter ' || d.dead_letter_id || ': came of the replay of ' || d.replay_of || ', which was not replayed'
+  FROM dead_letter d LEFT JOIN dead_letter o ON o.dead_letter_id = d.replay_of
+  WHERE d.run_id = given.run_id AND d.replay_of IS NOT NULL AND o.status IS DISTINCT FROM 'replayed') AS wrong;
+
+-- name: count_wrong_triggers
+-- A trigger key has its run. Of %(percent)s of the keys.
+SELECT count(*)::int, count(*) FILTER (WHERE r.run_id IS NULL)::int,
+       (array_agg('key ' || k.key || ' has no run ' || k.run_id) FILTER (WHERE r.run_id IS NULL))[1:3]
+FROM trigger_key k TABLESAMPLE SYSTEM (%(percent)s) LEFT JOIN run r ON r.run_id = k.run_id;

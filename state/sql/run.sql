@@ -7,7 +7,7 @@ SELECT run_id, version_id, row_version, attention, namespace, input::text, trace
 -- name: load_tasks
 -- $1: run ids. Only tasks that were ever touched; the output of a body stands with its attempt.
 SELECT t.run_id, t.task, t.status::text, t.attempt, t.token, t.retries_from, t.due_at, t.input::text,
-       coalesce(t.output, a.output)::text, t.error::text
+       coalesce(t.output, a.output)::text, t.error::text, t.session_id, t.lookups
 FROM task t
 LEFT JOIN attempt a ON a.run_id = t.run_id AND a.task = t.task AND a.token = t.token AND t.status = 'completed'
 WHERE t.run_id = ANY($1::uuid[]) AND (t.token > 0 OR t.status <> 'pending');

@@ -24,7 +24,7 @@ START_SECONDS = 120.0
 FACT_SECONDS = 120.0
 STOP_SECONDS = 15.0
 """It takes two to four seconds; the bound is for a machine that does other things as well."""
-HEADRACE = [sys.executable, "-m", "headrace.cli"]
+HEADRACE = [sys.executable, "-m", "headrace"]
 
 
 class Dev:
@@ -273,7 +273,7 @@ def worker_pid(dev: Dev) -> int:
             except OSError:
                 continue
             if (
-                b"headrace.cli" in command
+                b"headrace" in command
                 and b"worker" in command
                 and parent == dev.folder
                 and b"--owner" not in command

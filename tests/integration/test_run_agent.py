@@ -12,13 +12,25 @@ from prometheus_client import CollectorRegistry
 
 import streams.run_agent
 from headrace.graph import from_data
-from headrace.messages import Error, Event, Failed, Lost, Requested, Started, Succeeded, encode, make_nonce
+from headrace.messages import (
+    Abort,
+    Error,
+    Event,
+    Failed,
+    Granted,
+    Lost,
+    Requested,
+    Started,
+    Succeeded,
+    encode,
+    make_nonce,
+)
 from state.outbox import unbundle
 from state.plans import Plans
 from state.requests import request
 from state.settings import EngineSettings
 from state.starts import start_run
-from state.store import Store
+from state.store import Rows, Store
 from state.workflows import publish
 from streams.batch import Batch
 from streams.clock import DatabaseClock
@@ -387,3 +399,27 @@ async def test_a_question_asked_and_withdrawn_in_one_batch_is_closed(engine: Eng
     await engine.apply(engine.succeeded(run_id), (run_id, Requested(cancelled)))
     assert engine.status(run_id) == "cancelled"
     assert engine.query("SELECT status FROM approval") == [("cancelled",)]
+
+
+async def test_a_claim_is_answered_with_its_owner_each_time_and_a_stale_one_with_an_abort(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    said: list[Any] = []
+    control = Rows.control
+    monkeypatch.setattr(Rows, "control", lambda rows, key, message: (said.append(message), control(rows, key, message)))
+    await engine.lease()
+    run_id = await engine.start({"name": "claimed", "tasks": {"a": {"run": "t.a", "effect": "manual"}}})
+    session, other = "11" * 16, "22" * 16
+
+    def claim(token: int, who: str) -> tuple[str, Event]:
+        return run_id, Started(0, token, engine.nonce(run_id, 0, token), who, who, claim=True)
+
+    await engine.apply(claim(1, session))
+    await engine.apply(claim(1, other))
+    assert said == [Granted(run_id, 0, 1, session)] * 2
+    assert engine.tasks(run_id) == [("running", 1, 1)]
+    await engine.apply((run_id, Lost(0, 1, engine.nonce(run_id, 0, 1), begun=False)))
+    said.clear()
+    await engine.apply(claim(1, other))
+    assert said == [Abort(run_id, 0, 1, "stale")]
+    assert engine.tasks(run_id) == [("queued", 1, 2)]

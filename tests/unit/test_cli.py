@@ -651,7 +651,7 @@ def test_the_workflow_of_a_new_project_is_found() -> None:
 def test_a_worker_says_what_is_wrong_with_the_file(content: str, said: str) -> None:
     Path("broken_app.py").write_text(content)
     result = subprocess.run(
-        [sys.executable, "-m", "headrace.cli", "worker", "broken_app.py"],
+        [sys.executable, "-m", "headrace", "worker", "broken_app.py"],
         capture_output=True,
         text=True,
         timeout=60,

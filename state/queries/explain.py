@@ -1,0 +1,213 @@
+"""The facts that `state.explain` explains from: of one run, or of one of its tasks and what it waits for."""
+
+from collections import deque
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+from confluent_kafka import murmur2
+
+from headrace.errors import NotFoundError
+from headrace.machine import Plan, RunStatus, TaskStatus
+from state.explain import (
+    Engine,
+    Facts,
+    Failure,
+    Letter,
+    Parked,
+    Question,
+    Queue,
+    Relay,
+    Request,
+    Session,
+    Stop,
+    TaskFacts,
+    Timer,
+)
+from state.plans import Plans
+from state.queries.rows import Connection, fetch, fetch_one
+from state.settings import EngineSettings
+from state.sql import load
+
+_SQL = load("explain")
+TASKS_MAX: Final = 200
+"""Open tasks that one answer looks at."""
+REQUESTS_MAX: Final = 20
+OLDER_RUNS_MAX: Final = 2_000
+"""Open runs that are looked through for older commands: about 10 ms."""
+Row = tuple[Any, ...]
+
+
+async def read_facts(
+    connection: Connection, settings: EngineSettings, plans: Plans, run_id: UUID, task: str | None = None
+) -> tuple[Facts, int | None]:
+    """Facts and the task's position, for `explain_task`; without a task: for `explain_run`. To be called within one
+    snapshot; raises NotFoundError. A constant number of statements.
+    """
+    run = await fetch_one(connection, _Run, _SQL.text("read_run"), run_id=run_id, namespace=settings.namespace)
+    if run is None:
+        raise NotFoundError(f"there is no run {run_id}", run_id=str(run_id))
+    await plans.load(connection, [run.version_id])
+    plan = plans.get(run.version_id)
+    assert plan is not None
+    if task is not None and task not in plan.index:
+        raise NotFoundError(f"workflow {plan.name} has no task {task}", run_id=str(run_id), task=task)
+    index = None if task is None else plan.index[task]
+    ended = frozenset(run.ended)
+    asked = list(range(len(plan.tasks))) if index is None else _what_it_waits_for(plan, index, ended)
+    rows = await _fetch(connection, "read_tasks", run_id=run_id, tasks=asked, by_status=index is None, limit=TASKS_MAX)
+    tasks = {row[0]: _task(row) for row in rows}
+    facts = Facts(
+        now=run.now,
+        run_id=run_id,
+        plan=plan,
+        status=RunStatus(run.status),
+        changed_at=run.changed_at,
+        engine=await _read_engine(connection, settings, run_id),
+        lease=timedelta(seconds=settings.lease_seconds),
+        ended=ended,
+        tasks=tasks,
+        open_tasks=rows[0][9] if rows else 0,
+        requests=await fetch(connection, Request, _SQL.text("list_requests"), run_id=run_id, limit=REQUESTS_MAX),
+        queues={row[0]: Queue(*row[1:]) for row in await _fetch(connection, "count_workers")},
+        ahead=await _count_ahead(connection, plans, run_id, tasks),
+        stop=_stop(run),
+    )
+    return facts, index
+
+
+class _Run(NamedTuple):
+    version_id: int
+    status: str
+    changed_at: datetime
+    now: datetime
+    ended: list[int]
+    stop: str | None
+    letter: UUID | None
+
+
+class _Stop(msgspec.Struct):
+    """A row of history that ended or stopped the run."""
+
+    kind: str
+    at: datetime
+    actor: str
+    detail: dict[str, Any] | None
+
+
+def _stop(run: _Run) -> Stop | None:
+    if run.stop is None:
+        return None
+    row = msgspec.json.decode(run.stop, type=_Stop)
+    detail = row.detail or {}
+    error = detail.get("error")
+    reason = error.get("message") if isinstance(error, dict) else detail.get("reason")
+    return Stop(row.kind, row.at, row.actor, str(reason or ""), run.letter)
+
+
+def _what_it_waits_for(plan: Plan, index: int, ended: frozenset[int]) -> list[int]:
+    """The task, then all that it needs, nearest first; what has ended only when the task itself has: it may have been
+    skipped because of it.
+    """
+    asked = {index: None}
+    waiting = deque([index])
+    while waiting:
+        for need in plan.tasks[waiting.popleft()].needs:
+            if need not in asked and (need not in ended or index in ended):
+                asked[need] = None
+                waiting.append(need)
+    return list(asked)
+
+
+# == rows ==============================================================================================================
+def _task(row: Row) -> TaskFacts:
+    status, timer, question = TaskStatus(row[1]), row[10:12], row[29:36]
+    return TaskFacts(
+        task=row[0],
+        status=status,
+        attempt=row[2],
+        token=row[3],
+        retries_from=row[4],
+        changed_at=row[5],
+        due_at=row[6],
+        session_id=row[7],
+        error=None if row[8] is None else _failure(row[8]),
+        timer=None if timer[0] is None else Timer(*timer),
+        owner=None if row[12] is None else Session(*row[12:20]),
+        lister=None if row[20] is None else Session(*row[20:28]),
+        progress=row[28],
+        question=None if question[0] is None else _question(question),
+        letter=None if row[36] is None else Letter(row[36], row[37]),
+        lookups=row[38],
+        parked=None if row[39] is None else Parked(*row[39:42]),
+        last_error=row[42],
+    )
+
+
+class _Error(msgspec.Struct):
+    code: str = ""
+    message: str = ""
+
+
+def _failure(text: str) -> Failure:
+    error = msgspec.json.decode(text, type=_Error)
+    return Failure(error.code, error.message)
+
+
+def _question(columns: Sequence[Any]) -> Question:
+    approval_id, status, approvers, *rest = columns
+    return Question(approval_id, status, msgspec.json.decode(approvers, type=list[str]), *rest)
+
+
+# == the engine ========================================================================================================
+class _Owner(msgspec.Struct):
+    owner: str
+    at: datetime
+
+
+async def _read_engine(connection: Connection, settings: EngineSettings, run_id: UUID) -> Engine:
+    partition = murmur2(str(run_id).encode(), settings.partitions)
+    (row,) = await _fetch(connection, "read_engine", topic=settings.events_topic, partition=partition)
+    relay = None if row[0] is None else Relay(row[0], row[1], row[2], row[3], row[4], row[5] or 0, row[6])
+    owner = _decoded(row[9], _Owner, None)
+    prefix = settings.commands_topic("")
+    logs: dict[str, datetime] = _decoded(row[10], dict[str, datetime], {})
+    return Engine(
+        partition=partition,
+        relay=relay,
+        ticked_at=row[7],
+        passes=_decoded(row[8], dict[str, datetime], {}),
+        owner=owner.owner if owner else None,
+        taken_at=owner.at if owner else None,
+        logs={topic.removeprefix(prefix): since for topic, since in logs.items() if topic.startswith(prefix)},
+    )
+
+
+def _decoded(text: str | None, kind: Any, default: Any) -> Any:
+    return default if text is None else msgspec.json.decode(text, type=kind)
+
+
+async def _count_ahead(
+    connection: Connection, plans: Plans, run_id: UUID, tasks: dict[int, TaskFacts]
+) -> dict[str, int]:
+    """Queue -> commands of older runs in it; empty when no task here waits for a worker."""
+    before = max((t.changed_at for t in tasks.values() if t.status is TaskStatus.QUEUED), default=None)
+    if before is None:
+        return {}
+    rows = await _fetch(connection, "count_ahead", run_id=run_id, before=before, limit=OLDER_RUNS_MAX)
+    await plans.load(connection, {version_id for version_id, _, _ in rows})
+    ahead: dict[str, int] = {}
+    for version_id, task, count in rows:
+        if (plan := plans.get(version_id)) is not None:
+            queue = plan.tasks[task].queue
+            ahead[queue] = ahead.get(queue, 0) + count
+    return ahead
+
+
+async def _fetch(connection: Connection, statement: str, **parameters: Any) -> list[Row]:
+    def row(*columns: Any) -> Row:
+        return columns
+
+    return await fetch(connection, row, _SQL.text(statement), **parameters)

@@ -1,0 +1,78 @@
+-- What `explain` reads: a constant number of statements, each over one run, one partial index, or a table with few rows.
+
+-- name: read_run
+-- The run, which of its tasks have ended, and what ended or stopped it as a whole.
+SELECT r.version_id, r.status::text, r.updated_at, clock_timestamp(),
+       ARRAY(SELECT task FROM task t WHERE t.run_id = r.run_id AND t.status IN ('completed', 'failed', 'skipped', 'cancelled')),
+       CASE WHEN r.status IN ('failed', 'cancelled', 'needs_attention') THEN (
+         SELECT json_build_object('kind', h.kind, 'at', h.at, 'actor', coalesce(h.actor, ''), 'detail', h.detail)::text FROM history h
+         WHERE h.run_id = r.run_id AND h.kind IN ('cancelled', 'isolated') ORDER BY h.row_version DESC LIMIT 1) END,
+       CASE WHEN r.status = 'needs_attention' THEN (
+         SELECT d.dead_letter_id FROM dead_letter d
+         WHERE d.run_id = r.run_id AND d.kind = 'record' AND d.status = 'parked' ORDER BY d.created_at DESC LIMIT 1) END
+FROM run r WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;
+
+-- name: read_tasks
+-- Those of the tasks asked for that are open or failed, and the first one asked for whatever it is, with all they hang on. At most
+-- %(limit)s: in the order asked for, or, by_status, first what waits longest for a person, a timer, an answer, a worker.
+WITH chosen AS MATERIALIZED (
+  SELECT t.run_id, t.task, t.status, t.attempt, t.token, t.retries_from, t.session_id, t.due_at, t.changed_at, t.error, t.lookups,
+         (count(*) FILTER (WHERE t.status NOT IN ('completed', 'failed', 'skipped', 'cancelled')) OVER ())::int AS open_tasks,
+         row_number() OVER (ORDER BY CASE WHEN %(by_status)s THEN array_position('{waiting,pending,running,queued}', t.status::text) END,
+                                     CASE WHEN %(by_status)s THEN t.changed_at END, asked.place) AS place
+  FROM unnest(%(tasks)s::int[]) WITH ORDINALITY AS asked (task, place)
+  JOIN task t ON t.run_id = %(run_id)s AND t.task = asked.task
+  WHERE t.status NOT IN ('completed', 'skipped', 'cancelled') OR (asked.place = 1 AND NOT %(by_status)s)
+  ORDER BY place LIMIT %(limit)s)
+SELECT c.task, c.status::text, c.attempt, c.token, c.retries_from, c.changed_at, c.due_at, c.session_id, c.error::text, c.open_tasks,
+       m.due_at, m.said_at,
+       o.session_id, o.worker, o.renewed_at, o.expires_at, o.ended_at, o.draining, o.slots, o.held,
+       h.session_id, h.worker, h.renewed_at, h.expires_at, h.ended_at, h.draining, h.slots, h.held, h.detail::text,
+       a.approval_id, a.status, a.approvers::text, a.asked_at, a.expires_at, a.decided_at, a.decided_by,
+       d.dead_letter_id, d.status, c.lookups, p.parked_at, p.resolved_at, p.resolved_by,
+       (SELECT e.error ->> 'code' FROM attempt e WHERE e.run_id = c.run_id AND e.task = c.task ORDER BY e.token DESC LIMIT 1)
+FROM chosen c
+LEFT JOIN timer m ON m.run_id = c.run_id AND m.task = c.task AND m.token = c.token
+LEFT JOIN worker_session o ON o.session_id = c.session_id
+LEFT JOIN LATERAL (
+  SELECT s.*, l.detail FROM held_task l JOIN worker_session s ON s.session_id = l.session_id
+  WHERE l.run_id = c.run_id AND l.task = c.task AND l.token = c.token
+  ORDER BY s.ended_at IS NULL DESC, s.expires_at DESC LIMIT 1) AS h ON true
+LEFT JOIN approval a ON a.run_id = c.run_id AND a.task = c.task AND a.token = c.token
+LEFT JOIN parked_task p ON p.run_id = c.run_id AND p.task = c.task AND p.token = c.token
+LEFT JOIN dead_letter d ON d.run_id = c.run_id AND d.task = c.task AND d.token = c.token
+ORDER BY c.place;
+
+-- name: list_requests
+-- What was accepted for this run and is not applied yet.
+SELECT inbox_id, kind, (body ->> 'task')::int, actor, created_at
+FROM inbox WHERE applied_at IS NULL AND run_id = %(run_id)s ORDER BY created_at, inbox_id LIMIT %(limit)s;
+
+-- name: read_engine
+-- The relay that renewed last and its slot, how far the ticks have come, every sweep's last pass, who applies the run's events, and
+-- since when each command log is the one it is.
+SELECT r.owner, r.renewed_at, r.slot, s.slot_name IS NOT NULL, coalesce(s.wal_status, ''),
+       pg_wal_lsn_diff(pg_current_wal_lsn(), coalesce(s.confirmed_flush_lsn, r.acked_lsn))::bigint, r.gap_at,
+       (SELECT at FROM watermark WHERE name = 'sessions'),
+       (SELECT json_object_agg(name, at)::text FROM sweep_pass),
+       (SELECT json_build_object('owner', owner, 'at', taken_at)::text FROM partition_owner WHERE topic = %(topic)s AND partition = %(partition)s),
+       (SELECT json_object_agg(topic, since)::text FROM topic_log)
+FROM (SELECT 1) AS always
+LEFT JOIN LATERAL (SELECT * FROM relay_owner ORDER BY renewed_at DESC LIMIT 1) AS r ON true
+LEFT JOIN pg_replication_slots s ON s.slot_name = r.slot;
+
+-- name: count_workers
+-- Live sessions by queue. Full: as many commands as worker slots.
+SELECT queue, count(*)::int, (count(*) FILTER (WHERE draining))::int, (count(*) FILTER (WHERE NOT draining AND held >= slots))::int,
+       sum(slots)::int, sum(held)::int
+FROM worker_session, unnest(queues) AS queue
+WHERE ended_at IS NULL AND expires_at > clock_timestamp() GROUP BY queue;
+
+-- name: count_ahead
+-- Waiting commands of the %(limit)s open runs before this one, by version and position; a version's plan knows the queue.
+SELECT r.version_id, t.task, count(*)::int
+FROM (SELECT run_id, version_id FROM run WHERE status IN ('running', 'waiting', 'needs_attention') AND run_id < %(run_id)s
+      ORDER BY run_id DESC LIMIT %(limit)s) AS r
+JOIN task t ON t.run_id = r.run_id
+WHERE t.status = 'queued' AND t.changed_at < %(before)s
+GROUP BY r.version_id, t.task;
