@@ -35,6 +35,8 @@ class Received:
             probe = None  # another log: what was known about the old one says nothing
             self._ripening.pop(topic, None)
             self._ripe.pop(topic, None)
+        if probe is not None and any(log.ends.get(p, 0) < end for p, end in probe.ends.items()):
+            probe = None  # the log was cut at its end: nobody will ever commit as far as that
         if probe is not None and all(committed.get(p, -1) >= end for p, end in probe.ends.items() if end > 0):
             self._ripening.setdefault(topic, (probe.mark, mark))
             probe = None

@@ -85,6 +85,7 @@ class RunAgent:
         self._cache, self._clock, self._metrics, self._on_timer = cache, clock, metrics, on_timer
         self._pipe: Pipe | None = None
         self._absent: dict[bytes, float] = {}
+        self._epochs: dict[tuple[str, int], int] = {}
 
     async def __call__(self, batch: Batch) -> None:
         """Apply a batch, however often it takes. Returns when it is committed or no longer ours; raises only a bug of
@@ -125,6 +126,7 @@ class RunAgent:
     async def _commit(self, records: list[Message], moves: list[Move], *, substitute: str | None = None) -> None:
         """Fold records and commit them with their offsets. substitute: store results as FAILED(BAD_RESULT), for this
         reason."""
+        self._trust(moves)
         rows = Rows(self._store)
         self._ownership.fence(rows, moves)
         told = self._decode(records, rows)
@@ -148,6 +150,14 @@ class RunAgent:
             self._cache.drop(key)
         self._cache.trim()
         self._metrics.batch(len(records))
+
+    def _trust(self, moves: list[Move]) -> None:
+        """A run in memory is as good as the ownership it was loaded under: another process may have moved it since. An
+        event that an old copy takes for stale writes nothing that a row_version would guard."""
+        epochs = {(move.topic, move.partition): move.epoch for move in moves}
+        if any(self._epochs.get(place) != epoch for place, epoch in epochs.items()):
+            self._cache.clear()
+            self._epochs.update(epochs)
 
     def _decode(self, records: list[Message], rows: Rows) -> list[Told]:
         told = []

@@ -64,6 +64,7 @@ class Sweeps:
             lambda: self._run("ticks", self._ticks, _pause(beat)),
             lambda: self._run("sessions", self._sessions, _pause(beat)),
             lambda: self._run("lost", self._lost, _pause(max(0.5, self._lease / 6))),
+            lambda: self._run("vanished", self._vanished, _pause(max(1.0, self._lease / 2))),
             lambda: self._run("requests", self._requests, _pause(1.0)),
             lambda: self._run("approvals", self._approvals, _pause(1.0)),
             lambda: self._run("topics", self._make_topics, _pause(2.0)),
@@ -143,6 +144,18 @@ class Sweeps:
                 return
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._timer.wait(), pause)
+
+    async def _vanished(self, connection: Connection) -> int:
+        """Rows that a task counts on and that somebody took away."""
+        async with connection.transaction():
+            if not await _is_first(connection, "vanished"):
+                return 0
+            timers = await (await _run(connection, "restore_timers", (FOUND_MAX,))).fetchall()
+            parked = await (await _run(connection, "restore_parked_tasks", (FOUND_MAX,))).fetchall()
+        self._timer.set()
+        if timers or parked:
+            log.warning("rows were missing and are there again", timers=len(timers), parked_tasks=len(parked))
+        return len(timers) + len(parked)
 
     async def _ticks(self, connection: Connection) -> int:
         """Its arrival at the session agent proves how far relay and session agent are."""

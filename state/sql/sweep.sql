@@ -14,6 +14,28 @@ RETURNING timer.run_id, timer.task, timer.token, timer.kind;
 SELECT extract(epoch FROM due_at - clock_timestamp())::double precision FROM timer
 WHERE said_at IS NULL AND due_at < now() + interval '2 seconds' ORDER BY due_at LIMIT 1;
 
+-- name: restore_timers
+-- A task that counts on a timer whose row is gone gets it again: the task says what it waits for. $1 at most.
+INSERT INTO timer (run_id, task, token, kind, due_at)
+SELECT t.run_id, t.task, t.token, CASE t.status WHEN 'pending' THEN 'backoff' ELSE 'timeout' END, t.due_at
+FROM run r JOIN task t ON t.run_id = r.run_id AND t.due_at IS NOT NULL
+WHERE r.status IN ('running', 'waiting') AND t.changed_at < now() - interval '1 second'
+  AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = t.run_id AND m.task = t.task)
+LIMIT $1
+ON CONFLICT (run_id, task) DO NOTHING
+RETURNING run_id, task, due_at;
+
+-- name: restore_parked_tasks
+-- The same for a task that waits for a person after an ambiguous end. $1 at most.
+INSERT INTO parked_task (run_id, task, token, namespace, error)
+SELECT t.run_id, t.task, t.token, r.namespace, t.error
+FROM run r JOIN task t ON t.run_id = r.run_id AND t.status = 'waiting' AND t.error IS NOT NULL
+WHERE r.status IN ('running', 'waiting') AND t.changed_at < now() - interval '1 second'
+  AND NOT EXISTS (SELECT FROM parked_task p WHERE p.run_id = t.run_id AND p.task = t.task)
+LIMIT $1
+ON CONFLICT (run_id, task) DO NOTHING
+RETURNING run_id, task;
+
 -- name: expire_sessions
 -- Sessions whose lease had run out when the session agent's watermark passed it. Their end is final.
 UPDATE worker_session SET ended_at = now()

@@ -423,3 +423,23 @@ async def test_a_claim_is_answered_with_its_owner_each_time_and_a_stale_one_with
     await engine.apply(claim(1, other))
     assert said == [Abort(run_id, 0, 1, "stale")]
     assert engine.tasks(run_id) == [("queued", 1, 2)]
+
+
+async def test_a_run_that_another_process_moved_meanwhile_is_not_judged_by_an_old_copy(engine: Engine, database: str):
+    """A partition that comes back: what its former owner remembers of a run is older than Postgres."""
+    other = Engine(database, "two")
+    try:
+        await engine.lease()
+        run_id = await engine.start()
+        await engine.apply(engine.failed(run_id))  # in memory from here on: token 2
+        await other.lease()
+        other.plans = engine.plans
+        await other.apply(engine.failed(run_id, token=2, retryable=False))
+        async with await psycopg.AsyncConnection.connect(database) as connection:
+            body = {"task": 0, "token": 2}
+            inbox = await request(connection, engine.store, run_id, "replayed", body, "ann")
+        await engine.lease()
+        await engine.apply((run_id, Requested(inbox)))
+        assert engine.tasks(run_id)[0] == ("queued", 2, 3), "the old copy took the replay for stale"
+    finally:
+        other.close()

@@ -277,3 +277,26 @@ async def test_the_timer_sweep_wakes_when_a_timer_is_due_and_not_before(yard: Ya
     assert await yard.sweeps._timers(yard.connection) == 0
     await asyncio.wait_for(yard.sweeps._until_timer(yard.connection), 10)
     assert await yard.sweeps._timers(yard.connection) == 1
+
+
+async def test_b27_a_timer_whose_row_vanished_is_made_again_from_its_task(yard: Yard):
+    run_id = await yard.start()
+    state = (
+        "UPDATE task SET status = 'pending', attempt = 1, due_at = '2026-01-01Z', changed_at = now() - interval '2 s'"
+    )
+    await yard.query(f"{state} WHERE run_id = %s", run_id)
+    assert await yard.sweeps._vanished(yard.connection) == 1
+    assert await yard.sweeps._vanished(yard.connection) == 0
+    timers = await yard.query("SELECT run_id::text, task, token, kind, due_at::text FROM timer")
+    assert timers == [(run_id, 0, 1, "backoff", "2026-01-01 00:00:00+00")]
+    assert await yard.sweeps._timers(yard.connection) == 1
+
+
+async def test_a_parked_task_whose_row_vanished_waits_for_a_person_again(yard: Yard):
+    run_id = await yard.start(effect="manual")
+    error = json.dumps({"code": "AMBIGUOUS", "message": "who knows"})
+    state = "UPDATE task SET status = 'waiting', attempt = 1, error = %s, changed_at = now() - interval '2 s'"
+    await yard.query(f"{state} WHERE run_id = %s", error, run_id)
+    await yard.query("UPDATE run SET status = 'waiting' WHERE run_id = %s", run_id)
+    assert await yard.sweeps._vanished(yard.connection) == 1
+    assert await yard.query("SELECT run_id::text, task, token FROM parked_task") == [(run_id, 0, 1)]

@@ -60,3 +60,12 @@ def test_an_empty_partition_that_nobody_committed_holds_nothing_up():
     received.observe(TOPIC, Log("a", {0: 0, 1: 0}), {}, at(1))
     received.observe(TOPIC, Log("a", {0: 0, 1: 0}), {}, at(11))
     assert received.before(TOPIC) == at(0)
+
+
+def test_f17_a_log_that_was_cut_at_its_end_is_probed_anew():
+    received = Received(LEASE)
+    received.observe(TOPIC, log(4), {0: 0, 1: -1}, at(0))
+    received.observe(TOPIC, log(1), {0: 1, 1: -1}, at(5))  # offset 4 will never be committed
+    received.observe(TOPIC, log(1), {0: 1, 1: -1}, at(6))
+    received.observe(TOPIC, log(1), {0: 1, 1: -1}, at(16))
+    assert received.before(TOPIC) == at(5)
