@@ -166,9 +166,9 @@ class Publisher:
         """
         batches: dict[str, dict[int, list[dict[str, Any]]]] = {}
         for record in records:
-            topic, key, value, partition, traceparent = record
+            topic, key, value, partition, traceparent, headers = record
             places = batches.setdefault(topic, {})
-            if traceparent is not None:
+            if traceparent is not None or headers:
                 self._produce_batches(topic, places)
                 self._produce(record)
                 continue
@@ -207,7 +207,7 @@ class Publisher:
                 record.value,
                 record.key,
                 _BY_KEY if record.partition is None else record.partition,
-                headers=[(TRACEPARENT, (record.traceparent or "").encode())],
+                headers=_headers(record),
                 on_delivery=on_failure,
             )
         except KafkaException as error:
@@ -308,3 +308,8 @@ def _place_by_key(records: Sequence[Record], failures: Sequence[_Failure]) -> Se
     if topics:
         _log.warning("partitions are missing, records are placed by key", topics=sorted(topics))
     return [record._replace(partition=None) if record.topic in topics else record for record in records]
+
+
+def _headers(record: Record) -> list[tuple[str, str | bytes | None]]:
+    trace = [] if record.traceparent is None else [(TRACEPARENT, record.traceparent.encode())]
+    return [*record.headers, *trace]

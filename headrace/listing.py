@@ -13,6 +13,7 @@ import mmap
 import os
 from collections.abc import Iterator, Mapping
 from struct import Struct
+from struct import error as StructError
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ DESCRIPTOR: Final = "HEADRACE_WORKER_LISTING"
 PLACES: Final = 4_096
 NOTES_BYTES_MAX: Final = 16_384
 _LENGTH: Final = Struct("<?i")  # ended in order; bytes of the notes
-_PLACE: Final = Struct("<ii36s24s")  # behind its state: task, token, run id, nonce
+_KEY_BYTES, _NONCE_BYTES = 36, 24
+_PLACE: Final = Struct(f"<ii{_KEY_BYTES}s{_NONCE_BYTES}s")  # behind its state: task, token, run id, nonce
 _STRIDE: Final = _PLACE.size + 1
 _FIRST: Final = _LENGTH.size + NOTES_BYTES_MAX
 _FREE, _WAITING, _BEGUN = 0, 1, 2
@@ -55,8 +57,8 @@ class Listing:
 
     @classmethod
     def from_environment(cls) -> "Listing | None":
-        """The one that a parent handed down."""
-        number = os.environ.get(DESCRIPTOR)
+        """The one that a parent handed down. Once: a worker that a body starts has a parent of its own."""
+        number = os.environ.pop(DESCRIPTOR, None)
         return None if number is None else cls(int(number))
 
     # == the worker ====================================================================================================
@@ -70,14 +72,12 @@ class Listing:
         _LENGTH.pack_into(self._memory, 0, False, len(raw))
 
     def put(self, attempt: "Attempt") -> None:
-        if not self._free:
+        row = _row(attempt)
+        if row is None or not self._free:
             return
         attempt.place, attempt.listing = self._free.pop(), self
         at = _FIRST + attempt.place * _STRIDE
-        command = attempt.command
-        _PLACE.pack_into(
-            self._memory, at + 1, command.task, command.token, attempt.name[0], command.nonce[:24].encode()
-        )
+        self._memory[at + 1 : at + _STRIDE] = row
         self._memory[at] = _WAITING
 
     def begin(self, place: int) -> None:
@@ -118,6 +118,17 @@ class Listing:
     def clear(self) -> None:
         """For the next worker."""
         self._memory[:] = bytes(len(self._memory))
+
+
+def _row(attempt: "Attempt") -> bytes | None:
+    """None for what no engine hands out: a command can be forged, and nobody would believe what is said of it."""
+    command, key = attempt.command, attempt.name[0]
+    if len(key) != _KEY_BYTES or len(command.nonce) > _NONCE_BYTES or not (key.isascii() and command.nonce.isascii()):
+        return None
+    try:
+        return _PLACE.pack(command.task, command.token, key, command.nonce.encode())
+    except StructError:
+        return None
 
 
 def _anonymous_file() -> int:

@@ -60,7 +60,9 @@ class Parent:
             if self._is_asked:
                 return code if code >= 0 else 128 - code
             pause = PAUSE_SECONDS if time.monotonic() - started > SETTLED_SECONDS else min(2 * pause, PAUSE_SECONDS_MAX)
-            time.sleep(pause)
+            self._rest(pause)
+            if self._is_asked:
+                return code if code >= 0 else 128 - code
             self._listing.clear()
 
     def _attend(self) -> int:
@@ -73,10 +75,19 @@ class Parent:
             stdin=subprocess.DEVNULL,
             process_group=0,
         )
-        if self._is_asked:  # told between two children
+        if self._is_asked:  # told while it was being started
             self._child.send_signal(signal.SIGTERM)
-        threading.Timer(1.0, _load_kafka).start()
-        return self._child.wait()
+        loading = threading.Timer(1.0, _load_kafka)
+        loading.start()
+        code = self._child.wait()
+        loading.cancel()  # or a worker that ends at once would be waited for
+        return code
+
+    def _rest(self, seconds: float) -> None:
+        """Less when it is asked to end meanwhile."""
+        until = time.monotonic() + seconds
+        while not self._is_asked and (left := until - time.monotonic()) > 0:
+            time.sleep(min(PAUSE_SECONDS, left))
 
     def _pass_on(self, number: int, frame: object) -> None:
         self._is_asked = True
@@ -130,7 +141,7 @@ def _say(event: str, **fields: object) -> None:
 
 def follow_parent() -> None:
     """In the child: end when the parent is gone. Nobody could speak for this process any more."""
-    number = os.environ.get(LIFELINE)
+    number = os.environ.pop(LIFELINE, None)  # not for the processes that bodies start
     if number is not None:
         threading.Thread(target=_watch, args=(int(number),), name="headrace-lifeline", daemon=True).start()
 

@@ -13,6 +13,8 @@ import msgspec
 from headrace.errors import ConflictError, NotFoundError
 from headrace.machine import RunStatus, TaskStatus
 from headrace.machine.status import RUN_TERMINAL
+from headrace.messages import TRACEPARENT
+from state.fingerprint import decode_headers
 from state.outbox import Record, emit
 from state.queries.approval import ApprovalRow, get_approval
 from state.queries.dead_letter import DeadLetterRow, get_dead_letter
@@ -44,6 +46,7 @@ class _Closed(NamedTuple):
     partition: int | None
     key: bytes | None
     value: bytes | None
+    headers: str | None
 
 
 class _TaskState(NamedTuple):
@@ -208,12 +211,17 @@ async def _close(
 
 
 async def _publish_again(connection: Connection, store: Store, closed: _Closed, value: bytes | None) -> None:
-    """Under its own key and to its own partition, so that it meets the same reader."""
+    """Under its own key, with its own headers and to its own partition, so that it meets the same reader as the same
+    record."""
     if closed.topic is None:
         raise ConflictError("the dead letter names no topic")
     original = bytes(closed.value or b"")
     partition = None if closed.partition is None or closed.partition < 0 else closed.partition
-    record = Record(closed.topic, bytes(closed.key or b""), original if value is None else value, partition)
+    content = original if value is None else value
+    pairs = [(header.name, header.content) for header in decode_headers(closed.headers)]
+    trace = next((given.decode("ascii", "ignore") for name, given in pairs if name == TRACEPARENT and given), None)
+    headers = tuple((name, given) for name, given in pairs if name != TRACEPARENT)
+    record = Record(closed.topic, bytes(closed.key or b""), content, partition, trace, headers)
     await emit(connection, [record], store.mode)
 
 

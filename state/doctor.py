@@ -96,8 +96,6 @@ OF_RUNS: Final = (
             "cancel the run and start it again; `headrace explain RUN` shows where it stands"),
     _OfRuns("joins", "find_missed_joins", "without a missed join",
             "cancel the run and start it again; `headrace explain RUN TASK` shows what the task needs"),
-    _OfRuns("timerless", "find_timerless_tasks", "with a timer for all that counts on one",
-            "a sweep sets the timer again; if it stays, see the log of the streams processes"),
     _OfRuns("approvals", "find_wrong_approvals", "with one outcome for every question", _SAVE_IT),
     _OfRuns("unparked", "find_unparked", "whose doubtful effects are before a person", _SAVE_IT),
     _OfRuns("dead_letters", "find_wrong_dead_letters", "whose dead letters agree with their tasks", _SAVE_IT),
@@ -230,7 +228,7 @@ class _Examination:
 
     # -- what waits ----------------------------------------------------------------------
     async def orphan_timers(self) -> Check:
-        return await self._of_a_table("orphan_timers", "find_orphan_timers", "every timer has its task", _SAVE_IT)
+        return await self._of_a_table("orphan_timers", "find_orphan_timers", "timers and tasks agree", _SAVE_IT)
 
     async def orphan_approvals(self) -> Check:
         good = "every open approval has its task"

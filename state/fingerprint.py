@@ -10,7 +10,7 @@ fingerprint is stored, so other rules here regroup only the letters that come la
 
 import hashlib
 import re
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -95,6 +95,12 @@ class Header(msgspec.Struct, frozen=True):
     value: str | None
     encoding: str = "text"
     """text or base64"""
+
+    @property
+    def content(self) -> bytes | None:
+        if self.value is None:
+            return None
+        return b64decode(self.value) if self.encoding == "base64" else self.value.encode()
 
 
 def encode_headers(headers: Headers) -> bytes | None:

@@ -6,8 +6,8 @@ A transaction leaves its records in one of two places; the relay reads both from
     table      one row per record in `outbox`, in the shape of Debezium's EventRouter, so that a real one can publish it
 
 The same Kafka record comes out of either, byte for byte: topic, key, value, partition, and header `traceparent` when
-there is one. The bundle's layout is not versioned: another layout gets another message prefix
-(docs/decisions/0002-outbox-bundle.md).
+there is one; other headers, those of a record that is replayed, travel in messages only. The bundle's layout is not
+versioned: another layout gets another message prefix (docs/decisions/0002-outbox-bundle.md).
 """
 
 from collections.abc import Sequence
@@ -56,6 +56,8 @@ class Record(NamedTuple):
     partition: int | None = None
     """None: placed by murmur2 of the key."""
     traceparent: str | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    """All others. A record without any costs less: it shares a call with its neighbours."""
 
 
 class _Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -65,6 +67,7 @@ class _Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     value: bytes
     partition: int | None = None
     traceparent: str | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -77,9 +80,11 @@ def bundle(records: Sequence[Record]) -> bytes:
     Records are grouped by topic, so order is kept within a topic, which is all that Kafka keeps.
     """
     topics: dict[str, list[tuple[Any, ...]]] = {}
-    for topic, key, value, partition, traceparent in records:
+    for topic, key, value, partition, traceparent, headers in records:
         row: tuple[Any, ...]
-        if traceparent is not None:
+        if headers:
+            row = (key, value, partition, traceparent, headers)
+        elif traceparent is not None:
             row = (key, value, partition, traceparent)
         elif partition is not None:
             row = (key, value, partition)
@@ -112,14 +117,17 @@ def unbundle(content: bytes) -> list[Record]:
         topics = _decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MessageError(f"not an outbox bundle: {error}") from error
-    return [Record(topic, row.key, row.value, row.partition, row.traceparent) for topic, rows in topics for row in rows]
+    return [Record(topic, *msgspec.structs.astuple(row)) for topic, rows in topics for row in rows]
 
 
 def table_columns(records: Sequence[Record]) -> dict[str, list[Any]]:
     """Turn records into the columns of `outbox`, in the order of INSERT_ROWS: UUIDs, then str, int and None.
 
-    Raises MessageError for a key or value that is not UTF-8 text without NUL: only `messages` carries any bytes.
+    Raises MessageError for a key or value that is not UTF-8 text without NUL, and for headers: only `messages` carries
+    those.
     """
+    if any(record.headers for record in records):
+        raise MessageError("the outbox table carries no header but traceparent")
     return {
         "id": [uuid7() for _ in records],
         "aggregatetype": [record.topic for record in records],

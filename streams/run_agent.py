@@ -276,6 +276,7 @@ class RunAgent:
             record.value(),
             reason,
             trace,
+            record.headers(),
         )
         self._metrics.set_aside.inc()
 

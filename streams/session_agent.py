@@ -86,7 +86,10 @@ class SessionAgent:
                     beats[str(UUID(message.session))] = _checked(message)
             except (MessageError, PayloadError, ValueError) as e:
                 place = (record.topic() or "", record.partition() or 0, record.offset() or 0)
-                rows.bury_record(self._store.settings.namespace, None, *place, record.key(), record.value(), str(e))
+                rows.bury_record(
+                    self._store.settings.namespace, None, *place, record.key(), record.value(), str(e),
+                    headers=record.headers(),
+                )  # fmt: skip
                 self._metrics.set_aside.inc()
         return beats, tick
 

@@ -233,6 +233,7 @@ class TriggerAgent:
             record.value(),
             reason.replace("\0", "\\0"),
             trace,
+            record.headers(),
         )
         self._metrics.set_aside.inc()
 

@@ -93,12 +93,9 @@ def examine_offsets(report: Document, bootstrap: str) -> Document | None:
         ends = read_ends(bootstrap, {each["topic"] for each in known})
     except KafkaException as error:
         return _check("offsets", f"not looked at: {bootstrap} does not answer ({error.args[0].str()})")
-    looked_at = [
-        (each, end) for each in known if (end := ends.get((each["topic"], each["partition"], each["topic_id"])))
-    ]
-    wrong = [
-        f"{p['topic']}/{p['partition']} {p['next_offset']} of {end}" for p, end in looked_at if p["next_offset"] > end
-    ]
+    ended = [(each, ends.get((each["topic"], each["partition"], each["topic_id"]))) for each in known]
+    looked_at = [(each, end) for each, end in ended if end is not None]
+    wrong = [f"{p['topic']}/{p['partition']} {p['next_offset']} of {e}" for p, e in looked_at if p["next_offset"] > e]
     if wrong:
         detail = f"{len(wrong)} ahead of their log, such as {'; '.join(wrong[:3])}"
         hint = "records were lost: what is open is published again from Postgres; see docs/operations.md"

@@ -389,6 +389,9 @@ class Hold:
         """From here on hand back, unbegun, all that waits or still arrives."""
         self._is_draining = True
         self._hand_back_waiting()
+        for attempt in self.held():
+            if attempt.claimed_at is not None:  # not begun either, and nothing to wait for
+                self._answer(attempt, self._returned(attempt))
         if not self._held:
             self._is_empty.set()
 

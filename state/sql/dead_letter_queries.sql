@@ -86,7 +86,7 @@ UPDATE dead_letter SET status = %(status)s, closed_at = now(), closed_by = %(clo
   replay_token = CASE WHEN %(status)s = 'replayed' AND kind = 'task' THEN token + 1 END,
   replay_digest = CASE WHEN %(status)s = 'replayed' AND kind = 'record' THEN sha256(coalesce(%(value)s::bytea, value, '')) END
 WHERE dead_letter_id = %(dead_letter_id)s AND namespace = %(namespace)s AND status = 'parked'
-RETURNING kind, run_id, task, token, topic, partition, key, value;
+RETURNING kind, run_id, task, token, topic, partition, key, value, headers::text;
 
 -- name: discard_dead_letters
 -- Those of the named that are still parked.

@@ -140,8 +140,9 @@ WITH ordered AS (
          lag(a.attempt) OVER (PARTITION BY a.run_id, a.task ORDER BY a.token) AS attempt_before, t.token AS latest
   FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN attempt a ON a.run_id = given.run_id
   LEFT JOIN task t ON t.run_id = a.run_id AND t.task = a.task)
-SELECT count(*)::int, (array_agg(run_id || ' task ' || task || ': attempt ' || attempt || ' has token ' || token || ', '
-                                 || CASE WHEN token > latest THEN 'the task ' || latest ELSE 'another one before it ' || before END))[1:3]
+SELECT count(*)::int, (array_agg(run_id || ' task ' || task || ': attempt ' || attempt || ' has token ' || token || CASE
+         WHEN latest IS NULL THEN ' of no task' WHEN token > latest THEN ', the task ' || latest
+         WHEN token <= before THEN ', the one before it ' || before ELSE ', attempt ' || attempt_before || ' a lower one' END))[1:3]
 FROM ordered WHERE token <= before OR attempt <= attempt_before OR latest IS NULL OR token > latest;
 
 -- name: find_history_gaps
@@ -199,20 +200,20 @@ WHERE NOT EXISTS (
   SELECT FROM need n LEFT JOIN task t ON t.run_id = o.run_id AND t.task = n.need
   WHERE n.version_id = o.version_id AND n.task = o.task AND (t.status IS NULL OR t.status NOT IN ('completed', 'failed', 'skipped', 'cancelled')));
 
--- name: find_timerless_tasks
--- Tasks that count on a timer that is not there.
-SELECT count(*)::int, (array_agg(t.run_id || ' task ' || t.task || ': due without a timer'))[1:3]
-FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN task t ON t.run_id = given.run_id
-WHERE (t.due_at IS NOT NULL OR (t.status = 'pending' AND t.token > 0))
-  AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = t.run_id AND m.task = t.task AND m.token = t.token);
-
 -- name: find_orphan_timers
--- Timers of no current hand-out, or due at another instant than their task says.
-SELECT count(*)::int, (array_agg(m.run_id || ' task ' || m.task || CASE WHEN t.due_at IS NULL THEN ': timer of no task'
-                                                                        ELSE ': its timer is due at another time' END))[1:3]
-FROM (SELECT * FROM timer ORDER BY due_at LIMIT %(limit)s) AS m
-LEFT JOIN task t ON t.run_id = m.run_id AND t.task = m.task AND t.token = m.token
-WHERE t.due_at IS DISTINCT FROM m.due_at;
+-- Timers of no current hand-out, or due at another instant than their task says; and tasks that count on a timer that is not there.
+SELECT count(*)::int, (array_agg(what))[1:3]
+FROM (
+  SELECT m.run_id || ' task ' || m.task || CASE WHEN t.due_at IS NULL THEN ': timer of no task' ELSE ': its timer is due at another time' END AS what
+  FROM (SELECT * FROM timer ORDER BY due_at LIMIT %(limit)s) AS m
+  LEFT JOIN task t ON t.run_id = m.run_id AND t.task = m.task AND t.token = m.token
+  WHERE t.due_at IS DISTINCT FROM m.due_at
+  UNION ALL
+  SELECT t.run_id || ' task ' || t.task || ': due without a timer'
+  FROM (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'needs_attention') ORDER BY run_id LIMIT %(limit)s) AS r
+  JOIN task t ON t.run_id = r.run_id
+  WHERE (t.due_at IS NOT NULL OR (t.status = 'pending' AND t.token > 0))
+    AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = t.run_id AND m.task = t.task AND m.token = t.token)) AS orphan;
 
 -- name: find_orphan_approvals
 -- Questions that wait for a task which waits for nothing.

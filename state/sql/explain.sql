@@ -69,10 +69,13 @@ FROM worker_session, unnest(queues) AS queue
 WHERE ended_at IS NULL AND expires_at > clock_timestamp() GROUP BY queue;
 
 -- name: count_ahead
--- Waiting commands of the %(limit)s open runs before this one, by version and position; a version's plan knows the queue.
-SELECT r.version_id, t.task, count(*)::int
-FROM (SELECT run_id, version_id FROM run WHERE status IN ('running', 'waiting', 'needs_attention') AND run_id < %(run_id)s
-      ORDER BY run_id DESC LIMIT %(limit)s) AS r
-JOIN task t ON t.run_id = r.run_id
-WHERE t.status = 'queued' AND t.changed_at < %(before)s
-GROUP BY r.version_id, t.task;
+-- Commands that wait, of the %(limit)s open runs before this one and at most so many, by version and position; a version's plan knows the
+-- queue.
+SELECT version_id, task, count(*)::int
+FROM (
+  SELECT r.version_id, t.task
+  FROM (SELECT run_id, version_id FROM run WHERE status IN ('running', 'waiting', 'needs_attention') AND run_id < %(run_id)s
+        ORDER BY run_id DESC LIMIT %(limit)s) AS r
+  JOIN task t ON t.run_id = r.run_id
+  WHERE t.status = 'queued' AND t.changed_at < %(before)s LIMIT %(limit)s) AS waiting
+GROUP BY version_id, task;

@@ -272,12 +272,7 @@ def worker_pid(dev: Dev) -> int:
                 parent = (folder / "cwd").resolve()
             except OSError:
                 continue
-            if (
-                b"headrace" in command
-                and b"worker" in command
-                and parent == dev.folder
-                and b"--owner" not in command
-            ):
+            if b"headrace" in command and b"worker" in command and parent == dev.folder and b"--owner" not in command:
                 return int(folder.name)
     pytest.fail("no worker runs")
 

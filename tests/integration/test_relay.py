@@ -402,6 +402,37 @@ def test_what_kafka_refuses_for_ever_is_set_aside_and_holds_up_nothing(relays, l
     assert all(reason for *_, reason in rows)
 
 
+def test_headers_of_a_record_arrive_as_they_were(relays, log, topic_prefix):
+    headers = (("ce_id", b"1"), ("ce_id", b"\xff"), ("none", None))
+    relays.publish()
+    relays.commit(
+        [
+            event(topic_prefix, b"before"),
+            Record(f"{topic_prefix}.events", b"run-1", b"with", None, TRACE, headers),
+            Record(f"{topic_prefix}.events", b"run-1", b"without a trace", None, None, headers),
+            event(topic_prefix, b"behind"),
+        ]
+    )
+    until(lambda: log.has(b"behind"))
+    found = {record.value: record.headers for record in log.read()}
+    assert found[b"with"] == (*headers, ("traceparent", TRACE.encode()))
+    assert found[b"without a trace"] == headers
+    assert found[b"before"] == found[b"behind"] == ()
+
+
+def test_a_replay_that_kafka_refuses_again_is_another_dead_letter(relays, log, topic_prefix):
+    refused = Record(f"{topic_prefix} no topic", b"k", b"nowhere", None, None, (("a", b"1"),))
+    relays.publish()
+    relays.commit([refused, event(topic_prefix, b"first")])
+    until(lambda: log.has(b"first"))
+    close = "UPDATE dead_letter SET status = 'replayed', closed_at = now(), replay_digest = sha256(value) RETURNING 1"
+    assert relays.ask(close) == (1,)
+    relays.commit([refused, event(topic_prefix, b"second")])
+    until(lambda: log.has(b"second"))
+    linked = "SELECT count(*), count(DISTINCT fingerprint), count(replay_of), min(headers::text) FROM dead_letter"
+    assert relays.ask(linked) == (2, 1, 1, '[{"name":"a","value":"1","encoding":"text"}]')
+
+
 def test_a_partition_that_does_not_exist_is_replaced_by_the_keys_own(relays, log, topic_prefix):
     relays.publish()
     relays.commit([Record(f"{topic_prefix}.commands.io", b"run-1", b"lost", 99), event(topic_prefix, b"other")])

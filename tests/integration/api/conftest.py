@@ -42,7 +42,7 @@ class Engine:
         plan = self.plans.get(row[1])
         assert plan is not None
         tasks = {}
-        for _, index, status, attempt, token, retries_from, due_at, given, output, error in cursor.execute(
+        for _, index, status, attempt, token, retries_from, due_at, given, output, error, *_ in cursor.execute(
             _RUN.text("load_tasks"), ([UUID(run_id)],)
         ).fetchall():
             tasks[index] = TaskState(
