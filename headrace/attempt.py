@@ -47,6 +47,7 @@ ABANDONED: Final = frozenset({Stop.FENCED, Stop.ABORTED, Stop.SUPERSEDED})
 class Attempt:
     __slots__ = (
         "announced",
+        "asks",
         "began_at",
         "body",
         "claimed_at",
@@ -90,6 +91,8 @@ class Attempt:
         self.place = -1
         self.had_effect = False
         """The body has begun to act on the world outside, so a failure says nothing about the effect."""
+        self.asks = command.claim
+        """Its body starts only once the engine has said that the hand-out is this session's."""
         self.announced = False
         self.settled = False
         self.overdue = False

@@ -156,6 +156,8 @@ class Lost(msgspec.Struct, tag="lost", tag_field="kind", omit_defaults=True):
     begun: bool | None = None
     """Whether its body had begun; None when whoever says so cannot know."""
     worker: str = ""
+    session: str = ""
+    """Who held it; empty: whoever did."""
     v: int = WIRE_VERSION
 
 

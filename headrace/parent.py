@@ -57,8 +57,6 @@ class Parent:
             if notes is None:  # it ended in order, or never came so far as to hold anything
                 return code if code >= 0 else 128 - code
             self._speak_for(notes, code)
-            if self._is_asked:
-                return code if code >= 0 else 128 - code
             pause = PAUSE_SECONDS if time.monotonic() - started > SETTLED_SECONDS else min(2 * pause, PAUSE_SECONDS_MAX)
             self._rest(pause)
             if self._is_asked:
@@ -87,7 +85,7 @@ class Parent:
         """Less when it is asked to end meanwhile."""
         until = time.monotonic() + seconds
         while not self._is_asked and (left := until - time.monotonic()) > 0:
-            time.sleep(min(PAUSE_SECONDS, left))
+            time.sleep(min(0.05, left))
 
     def _pass_on(self, number: int, frame: object) -> None:
         self._is_asked = True
@@ -120,7 +118,7 @@ def _report(notes: dict[str, Any], held: list[HeldTask], reason: str) -> None:
 
     producer = Producer(notes["producer"])
     for task in held:
-        lost = Lost(task.task, task.token, task.nonce, reason, task.begun, notes["worker"])
+        lost = Lost(task.task, task.token, task.nonce, reason, task.begun, notes["worker"], notes["session"])
         producer.produce(notes["events"], encode(lost), task.run_id)
     # Above any heartbeat of its own that may still be on its way.
     last = Heartbeat(notes["session"], notes["worker"], 2**62, [], [], notes["lease"], ended=True)

@@ -8,8 +8,8 @@ an answer that only waits to be read.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -168,9 +168,19 @@ class Sweeps:
             await emit(connection, [record], self._store.mode)
         return 0
 
+    @asynccontextmanager
+    async def _telling(self, connection: Connection) -> AsyncGenerator[None, None]:
+        """A transaction in which something is said: when it is undone, nobody has heard it."""
+        try:
+            async with connection.transaction():
+                yield
+        except BaseException:
+            self._said.clear()
+            raise
+
     async def _sessions(self, connection: Connection) -> int:
         """Sessions whose lease ran out, and what ended sessions still held."""
-        async with connection.transaction():
+        async with self._telling(connection):
             for session_id, worker in await (await _run(connection, "expire_sessions", ())).fetchall():
                 log.warning("a worker session ran out of its lease", session_id=str(session_id), worker=worker)
             rows = await (await _run(connection, "release_ended", ())).fetchall()
@@ -178,7 +188,7 @@ class Sweeps:
 
     async def _lost(self, connection: Connection) -> int:
         found = 0
-        async with connection.transaction():
+        async with self._telling(connection):
             if not await _is_first(connection, "lost"):
                 return 0
             rows = await (await _run(connection, "find_lost_running", (self._lease, FOUND_MAX))).fetchall()
@@ -199,7 +209,7 @@ class Sweeps:
         settled = timedelta(
             seconds=self._lease / 2
         )  # long enough for live holders to have listed what they had received
-        async with connection.transaction():
+        async with self._telling(connection):
             noted = await _run(connection, "note_logs", (list(logs), [log_.topic_id for log_ in logs.values()]))
             for topic, since in await noted.fetchall():
                 self._received.observe(topic, logs[topic], committed.get(topic, {}), mark)

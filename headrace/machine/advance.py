@@ -131,7 +131,7 @@ def _succeeded(plan: Plan, run: RunState, event: Succeeded, at: int) -> Transiti
 
 def _failed(plan: Plan, run: RunState, event: Failed, at: int) -> Transition | None:
     task = _held(plan, run, event.task, event.token)
-    if task is None:
+    if task is None or (event.error.code == "UNKNOWN_TASK" and _is_of_another(task, event.session)):
         return None
     draft, ended = Transition(run), list[int]()
     if task.lookups:
@@ -163,7 +163,7 @@ def _returned(plan: Plan, run: RunState, event: Returned, at: int) -> Transition
     """A drain is nobody's fault: a body that had begun keeps its attempt number, but the retry policy does not count
     it."""
     task = _held(plan, run, event.task, event.token)
-    if task is None:
+    if task is None or (not event.begun and _is_of_another(task, event.session)):
         return None
     draft, ended = Transition(run), list[int]()
     if task.lookups:
@@ -185,7 +185,7 @@ def _returned(plan: Plan, run: RunState, event: Returned, at: int) -> Transition
 
 def _lost(plan: Plan, run: RunState, event: Lost, at: int) -> Transition | None:
     task = _held(plan, run, event.task, event.token)
-    if task is None:
+    if task is None or _is_of_another(task, event.session):
         return None
     draft, ended = Transition(run), list[int]()
     if task.lookups:
@@ -318,6 +318,12 @@ def _held(plan: Plan, run: RunState, index: int, token: int) -> TaskState | None
     if task is None or task.token != token or not (task.status is _QUEUED or task.status is _RUNNING):
         return None
     return task
+
+
+def _is_of_another(task: TaskState, session: str) -> bool:
+    """Whether somebody else than its recorded holder says it. A record can reach two workers: what becomes of it in
+    the one where it waits ends nothing in the one where it runs."""
+    return task.status is _RUNNING and bool(task.session) and session not in ("", task.session)
 
 
 def _begun(task: TaskState) -> TaskState:

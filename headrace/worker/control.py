@@ -49,6 +49,8 @@ class Control(threading.Thread):
         self._next_beat_at = 0.0
         self._next_open_at = 0.0
         self._from_beginning = False
+        self.listening: Final = threading.Event()
+        """Set once every order that is given from now on will be heard."""
 
     def stop(self) -> None:
         """Send the session's last heartbeat and end; `join` tells when that is done."""
@@ -119,6 +121,7 @@ class Control(threading.Thread):
             return 0  # away or not ready: `error_cb` tells which
         identity.learn(1.0)
         consumer.assign(partitions)
+        self.listening.set()
         self._link.up()
         self._link.found(topic)
         return len(partitions)

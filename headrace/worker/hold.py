@@ -129,7 +129,7 @@ class Hold:
         """Start what is ready while there are free slots."""
         while self._running < self._slots and (attempt := self._next()) is not None:
             self._running += 1
-            if attempt.command.claim:
+            if attempt.asks:
                 self._claim(attempt)
             else:
                 self._start(attempt)
@@ -174,7 +174,7 @@ class Hold:
     def _next_for_thread(self) -> Attempt | None:
         """The next one, if it is a thread's turn: an async body goes back to its place and waits for the loop."""
         attempt = self._next()
-        if attempt is not None and (attempt.command.claim or (attempt.body is not None and attempt.body.is_async)):
+        if attempt is not None and (attempt.asks or (attempt.body is not None and attempt.body.is_async)):
             self._ready.appendleft(attempt)
             return None
         return attempt

@@ -31,6 +31,7 @@ PACE_SECONDS: Final = 0.002
 """The same for polls of commands: at most one in this time while commands keep coming."""
 REBUILD_SECONDS_MAX: Final = 5.0
 LEARN_SECONDS: Final = 5.0
+ALL_OF_IT: Final = 2**62
 FULL_SECONDS: Final = 0.5
 """How long a full worker just waits for room. Then it pauses its partitions and polls, so that Kafka sees it alive; not
 at once, because a pause throws away what librdkafka has already fetched."""
@@ -52,8 +53,10 @@ class Intake(threading.Thread):
         link: Link,
         stats: Stats,
         on_member: Callable[[str], object] = lambda member: None,
+        listening: threading.Event | None = None,
     ) -> None:
-        """on_member: hears the id of this consumer in its group, on the event loop."""
+        """on_member: hears the id of this consumer in its group, on the event loop.
+        listening: set once the worker hears what the engine tells every worker."""
         super().__init__(name="headrace-intake", daemon=True)  # a broker that never answers must not hold the exit
         self._broker = broker
         self._topics = [broker.commands(queue) for queue in queues]
@@ -65,6 +68,9 @@ class Intake(threading.Thread):
         """Consumers that failed in a row, without an assignment between them."""
         self._replaced: set[str] = set()
         self._restarted: set[tuple[str, int]] = set()
+        self._listening = listening
+        self._asked_until: dict[tuple[str, int], int] = {}
+        """Where each partition ended when it was assigned: what lies before may have been called off already."""
 
     def stop(self) -> None:
         """Take nothing more, commit and leave the group; `join` tells when that is done."""
@@ -148,7 +154,20 @@ class Intake(threading.Thread):
             self._loop.call_soon_threadsafe(self._on_member, consumer.memberid())
         if partitions:
             identity.learn(LEARN_SECONDS)
+            self._note_ends(consumer, partitions)
             consumer.incremental_assign(partitions)
+
+    def _note_ends(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """An order to abort is said once. A command that is older than our listening, or than our having its partition,
+        may be of a run that was cancelled since; its body asks first."""
+        if self._listening is not None:
+            self._listening.wait(LEARN_SECONDS)
+        for partition in partitions:
+            try:
+                end = consumer.get_watermark_offsets(partition, timeout=LEARN_SECONDS)[1]
+            except KafkaException:
+                end = ALL_OF_IT
+            self._asked_until[partition.topic, partition.partition] = end
 
     # -- room ----------------------------------------------------------------------------------------------------------
     def _room(self) -> int:
@@ -201,7 +220,20 @@ class Intake(threading.Thread):
             _log.warning("a record that is no command was set aside", record=where, reason=str(e)[:500])
             return None
         headers = message.headers()
-        return Attempt(key, command, len(value or b""), _traceparent(headers) if headers else None)
+        attempt = Attempt(key, command, len(value or b""), _traceparent(headers) if headers else None)
+        if self._asked_until and self._may_be_called_off(message):
+            attempt.asks = True
+        return attempt
+
+    def _may_be_called_off(self, message: Message) -> bool:
+        place = (message.topic() or "", message.partition() or 0)
+        end = self._asked_until.get(place)
+        if end is None:
+            return False
+        if (message.offset() or 0) < end:
+            return True
+        del self._asked_until[place]
+        return False
 
     def _trouble(self, message: Message, error: KafkaError) -> None:
         if is_too_old(error) and self._protocol == "consumer":

@@ -52,8 +52,10 @@ class Session:
         self._sent_at = {n: at for n, at in self._sent_at.items() if n > seq}
 
     def has_expired(self, now: float) -> bool:
-        """Whether the last lease that the engine gave is over; asked right before acting on the world outside."""
-        return self._renewed_until is not None and now >= self._renewed_until
+        """Whether the lease is over, by the same rule; asked right before acting on the world outside."""
+        if self._renewed_until is not None:
+            return now >= self._renewed_until
+        return self._seen_idle_at is not None and now >= self._seen_idle_at + self.lease_seconds
 
     def is_lapsed(self, now: float, *, holds: bool) -> bool:
         """Whether what is held may be somebody else's by now. Ask several times in a lease."""

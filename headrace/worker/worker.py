@@ -119,7 +119,7 @@ class Worker:
         hold = self._hold = self._make_hold(self._loop, reports)
         self._note()
         control = Control(self._broker, hold, loop=self._loop, fail=self._fail, link=link)
-        intake = self._make_intake(self._loop, hold, reports, link)
+        intake = self._make_intake(self._loop, hold, reports, link, control.listening)
         control.start()
         intake.start()
         _log.info("worker started", worker=self.name, queues=self.queues, slots=self._slots, tasks=sorted(self._bodies))
@@ -202,7 +202,14 @@ class Worker:
         self._member = member
         self._note()
 
-    def _make_intake(self, loop: asyncio.AbstractEventLoop, hold: Hold, reports: Reports, link: Link) -> Intake:
+    def _make_intake(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        hold: Hold,
+        reports: Reports,
+        link: Link,
+        listening: threading.Event,
+    ) -> Intake:
         return Intake(
             self._broker,
             self.queues,
@@ -214,6 +221,7 @@ class Worker:
             link=link,
             stats=self.stats,
             on_member=self._note_member,
+            listening=listening,
         )
 
     # == the end =======================================================================================================

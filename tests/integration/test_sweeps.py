@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 
+import streams.sweeps
 from headrace.graph import from_data
 from state.counters import add_counters, read_counters
 from state.outbox import Record, unbundle
@@ -300,3 +301,21 @@ async def test_a_parked_task_whose_row_vanished_waits_for_a_person_again(yard: Y
     await yard.query("UPDATE run SET status = 'waiting' WHERE run_id = %s", run_id)
     assert await yard.sweeps._vanished(yard.connection) == 1
     assert await yard.query("SELECT run_id::text, task, token FROM parked_task") == [(run_id, 0, 1)]
+
+
+async def test_what_an_undone_transaction_said_is_said_again(yard: Yard, monkeypatch: pytest.MonkeyPatch):
+    run_id = await yard.start()
+    await yard.session((run_id, 0, 1), expires="-5 s")
+    await yard.watermark()
+    emit = streams.sweeps.emit
+
+    async def break_off(*told: Any) -> None:
+        await emit(*told)
+        raise psycopg.OperationalError("the connection was lost before the commit")
+
+    monkeypatch.setattr(streams.sweeps, "emit", break_off)
+    with pytest.raises(psycopg.OperationalError):
+        await yard.sweeps._sessions(yard.connection)
+    monkeypatch.setattr(streams.sweeps, "emit", emit)
+    await yard.sweeps._sessions(yard.connection)
+    assert [event["kind"] for _, event in await yard.said()] == ["lost"]

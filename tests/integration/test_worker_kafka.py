@@ -26,6 +26,7 @@ from headrace.messages import (
     ControlMessage,
     Event,
     Failed,
+    Granted,
     Heartbeat,
     Renewed,
     Returned,
@@ -157,6 +158,9 @@ class Engine:
         self.events: list[tuple[str, Event]] = []
         self.traces: list[str | None] = []
         self.heartbeats: list[Heartbeat] = []
+        self.claims: list[tuple[str, Started]] = []
+        self.grants = True
+        """Whether a claim is answered: a worker makes one for every command that is older than itself."""
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -207,7 +211,11 @@ class Engine:
             if message.error() is not None:
                 continue
             if message.topic() == f"{self.prefix}.events":
-                self.events.append(((message.key() or b"").decode(), decode_event(message.value())))
+                run, event = (message.key() or b"").decode(), decode_event(message.value())
+                if isinstance(event, Started) and event.claim:
+                    self._hear(run, event)
+                    continue
+                self.events.append((run, event))
                 headers = dict(message.headers() or [])
                 trace = headers.get(TRACEPARENT)
                 self.traces.append(trace.decode() if isinstance(trace, bytes) else None)
@@ -215,6 +223,11 @@ class Engine:
                 heartbeat = decode_worker_message(message.value())
                 assert isinstance(heartbeat, Heartbeat)
                 self.heartbeats.append(heartbeat)
+
+    def _hear(self, run: str, claim: Started) -> None:
+        self.claims.append((run, claim))
+        if self.grants:
+            self.say(Granted(run, claim.task, claim.token, claim.session))
 
     async def until(self, fact: Callable[[], object], what: str = "") -> None:
         deadline = time.monotonic() + WAIT_SECONDS
@@ -384,6 +397,7 @@ async def test_a_newer_token_stops_the_body_of_the_older(engine: Engine, gate: G
 
 async def test_only_a_body_that_outlives_a_moment_is_announced(engine: Engine, gate: Gate) -> None:
     async with working(engine, gate):
+        await engine.answer(engine.command("echo"))  # what comes from here on is newer than the worker
         short, long = engine.command("echo"), engine.command("wait")
         await engine.until(lambda: any(isinstance(e, Started) for e in engine.of(long)))
         gate.open.set()
@@ -501,6 +515,21 @@ async def test_drain_that_takes_too_long_returns_begun_bodies(engine: Engine, ga
             assert event.begun
         await engine.until(lambda: engine.heartbeats[-1].ended)
         assert sorted(gate.seen) == ["CancelledError", "cancelled"]
+
+
+async def test_a_command_that_is_older_than_the_worker_asks_first(engine: Engine, gate: Gate) -> None:
+    """Its run may have been cancelled before this worker was there to hear of it."""
+    engine.grants = False
+    called_off, wanted = engine.command("wait"), engine.command("echo")
+    async with working(engine, gate) as worker:
+        await engine.until(lambda: {run for run, _ in engine.claims} == {called_off, wanted})
+        engine.say(Abort(called_off, 0, 1, "stale"))
+        engine.say(Granted(wanted, 0, 1, worker.session_id))
+        assert isinstance(await engine.answer(wanted), Succeeded)
+        await engine.until(lambda: worker.stats.dropped == 1)
+        assert isinstance(await engine.answer(engine.command("echo")), Succeeded), "a new one need not ask"
+    assert (gate.begun, engine.of(called_off)) == ([], [])
+    assert len({run for run, _ in engine.claims}) == 2
 
 
 async def test_a_full_worker_takes_no_more_and_goes_on_when_there_is_room(engine: Engine, gate: Gate) -> None:
