@@ -8,10 +8,10 @@ from starlette.responses import Response
 
 from api.answers import reply
 from api.openapi import answers
-from api.schemas import CheckResult, Diagnosis, Health, RelayHealth, StreamsHealth
+from api.schemas import AppliedOffset, CheckResult, Diagnosis, Health, RelayHealth, StreamsHealth
 from api.wiring import Wired
 from headrace.errors import UnavailableError
-from state.doctor import examine
+from state.doctor import Check, examine
 from state.queries.health import RelayRow, StreamsRow, read_relay, read_streams
 
 STALE_SECONDS: Final = 30.0
@@ -62,5 +62,9 @@ async def doctor(wired: Wired) -> Response:
     """Check connections, versions, clock, slot, lag and the invariants of open and recent runs. Reads only."""
     async with wired.database.connection() as connection:
         checks = await examine(connection, runs=DOCTOR_RUNS, statement_seconds=DOCTOR_SECONDS)
-    results = [CheckResult(check.name, check.ok, check.detail, check.count) for check in checks]
-    return reply(Diagnosis(all(check.ok for check in checks), results))
+    return reply(Diagnosis(all(check.ok for check in checks), [_result(check) for check in checks]))
+
+
+def _result(check: Check) -> CheckResult:
+    positions = [AppliedOffset(p.topic, p.partition, p.next_offset, p.topic_id) for p in check.positions]
+    return CheckResult(check.name, check.ok, check.detail, check.count, check.hint, check.seconds, positions)

@@ -1,4 +1,4 @@
-"""Runs: start, read, cancel."""
+"""Runs: start, read, cancel, release."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,6 +20,7 @@ from api.pinned import full_counts, last_tasks
 from api.schemas import (
     Accepted,
     CancelBody,
+    EmptyBody,
     HistoryItem,
     HistoryPage,
     Run,
@@ -29,7 +30,7 @@ from api.schemas import (
 from api.wiring import Wired, Wiring
 from headrace.errors import ConflictError, NotFoundError
 from headrace.machine import Plan, RunStatus
-from state.decisions import cancel_run
+from state.decisions import cancel_run, release_run
 from state.queries.rows import Connection
 from state.queries.run import (
     HistoryRow,
@@ -258,6 +259,24 @@ async def cancel(run_id: str, request: Request, wired: Wired) -> Response:
 
     async def act(connection: Connection) -> Answer:
         await cancel_run(connection, wired.store, id_, reason=asked.reason, actor=who)
+        return answer(Accepted(str(id_), accepted=True), 202)
+
+    return await perform(wired, request, content, act)
+
+
+@router.post(
+    "/runs/{run_id}/release",
+    responses=answers({202: Accepted}, 404, 408, 409, 413, 415),
+    openapi_extra=body(EmptyBody, required=False),
+)
+async def release(run_id: str, request: Request, wired: Wired) -> Response:
+    """Let a run go on that stands aside because one of its events could not be decided."""
+    id_ = parse_id(run_id, "run")
+    _, content = await read(request, EmptyBody)
+    who = actor(request)
+
+    async def act(connection: Connection) -> Answer:
+        await release_run(connection, wired.store, id_, actor=who)
         return answer(Accepted(str(id_), accepted=True), 202)
 
     return await perform(wired, request, content, act)

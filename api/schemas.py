@@ -141,6 +141,10 @@ class RunSummary(msgspec.Struct):
     counts: dict[str, int]
 
 
+class EmptyBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Nothing to say."""
+
+
 class Accepted(msgspec.Struct):
     run_id: str
     accepted: bool

@@ -68,6 +68,7 @@ class _Endpoints:
     history = Endpoint(requests.history)
     explain = Endpoint(requests.explain)
     cancel = Endpoint(requests.cancel)
+    release = Endpoint(requests.release)
     approvals = Endpoint(requests.approvals)
     approve = Endpoint(requests.approve)
     reject = Endpoint(requests.reject)

@@ -181,6 +181,11 @@ def cancel(run_id: str, reason: str = "") -> Flow[None]:
     yield from _write(f"/runs/{_part(run_id)}/cancel", msgspec.json.encode({"reason": reason}), object)
 
 
+def release(run_id: str) -> Flow[None]:
+    """Let a run go on that stands aside. Raises ConflictError when it does not."""
+    yield from _write(f"/runs/{_part(run_id)}/release", b"{}", object)
+
+
 # == people ============================================================================================================
 def approvals(*, status: str = "waiting", limit: int | None = None) -> Flow[list[Approval]]:
     """Approvals, newest first. status: waiting, approved, rejected, expired, cancelled or all."""

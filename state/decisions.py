@@ -140,6 +140,16 @@ async def cancel_run(connection: Connection, store: Store, run_id: UUID, *, reas
     await request(connection, store, str(run_id), "cancelled", {"reason": reason}, actor)
 
 
+async def release_run(connection: Connection, store: Store, run_id: UUID, *, actor: str) -> None:
+    """Let a run go on that stands aside. Raises NotFoundError, and ConflictError when it does not stand aside."""
+    position = await read_position(connection, store.settings.namespace, run_id)
+    if position is None:
+        raise NotFoundError(f"there is no run {run_id}", run_id=str(run_id))
+    if RunStatus(position.status) is not RunStatus.NEEDS_ATTENTION:
+        raise ConflictError(f"the run is {position.status}: it needs no release", run_id=str(run_id))
+    await request(connection, store, str(run_id), "released", {}, actor)
+
+
 async def replay_dead_letter(
     connection: Connection,
     store: Store,

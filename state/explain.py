@@ -296,7 +296,7 @@ def explain_run(facts: Facts) -> list[Cause]:
     """Why the run does not move, nearest cause first; for one that has ended: how and why. Never empty."""
     if facts.status in RUN_TERMINAL:
         return [*_requests(facts), *_run_ended(facts)]
-    chains = [_task(facts, index) for index, task in facts.tasks.items() if index not in facts.ended]
+    chains = [_task(facts, index) for index in facts.tasks if index not in facts.ended]
     chains = [chain for chain in chains if chain]
     chains.sort(key=lambda chain: _rank(chain[0].code))
     causes = [*_attention(facts), *_requests(facts), *_merged(cause for chain in chains for cause in chain)]
@@ -360,7 +360,10 @@ def _attention(facts: Facts) -> Iterator[Cause]:
         return
     stop, run = facts.stop, _run(facts)
     why = f": {stop.reason}" if stop is not None and stop.reason else ""
-    acts = [Act(f"headrace cancel {facts.run_id}", f"POST /runs/{facts.run_id}/cancel")]
+    acts = [
+        Act(f"headrace release {facts.run_id}", f"POST /runs/{facts.run_id}/release"),
+        Act(f"headrace cancel {facts.run_id}", f"POST /runs/{facts.run_id}/cancel"),
+    ]
     points_to = run
     if stop is not None and stop.letter is not None:
         points_to = Object("dead_letter", str(stop.letter), f"/dead-letters/{stop.letter}")
@@ -642,11 +645,12 @@ def _time_is_over(facts: Facts, task: TaskFacts, due_at: datetime) -> Cause:
 def _held(facts: Facts, task: TaskFacts) -> list[Cause]:
     """By whom; or by nobody that lives."""
     name, lister, owner = _name(facts, task.task), task.lister, task.owner
-    if lister is not None and not (gone := _gone(facts, task, lister)):
+    lost = None if lister is None else _gone(facts, task, lister)
+    if lister is not None and lost is None:
         return [_runs(facts, task, lister), *_drain(facts, task, lister)]
+    if owner is None and lost is not None:
+        return [lost]
     if owner is None:
-        if lister is not None and gone:
-            return [gone]
         who = f"session {_short(task.session_id)}, which is not known" if task.session_id else "nobody"
         text = f"Task {name} is said to run with {who}."
         unknown = Object("session", str(task.session_id or ""), "/workers")
@@ -660,7 +664,8 @@ def _held(facts: Facts, task: TaskFacts) -> list[Cause]:
 
 
 def _runs(facts: Facts, task: TaskFacts, session: Session) -> Cause:
-    text = f"Task {_name(facts, task.task)} runs: attempt {task.attempt} of {_tries_max(facts, task)}, begun "
+    what = "its lookup" if task.lookups else f"attempt {task.attempt} of {_tries_max(facts, task)}"
+    text = f"Task {_name(facts, task.task)} runs: {what}, begun "
     text += f"{_ago(facts, task.changed_at)}, in session {_short(session.session_id)} of worker {session.worker}"
     text += f", whose lease ends {_in(facts, session.expires_at)}"
     text += f", the time-out {_in(facts, task.due_at)}" if task.due_at else ""
@@ -760,8 +765,11 @@ def _parked(facts: Facts, task: TaskFacts, error: Failure) -> Cause:
         text += f"{_ago(facts, row.resolved_at)}; the run has not moved yet."
         return _decision(facts, task, "resolved", text, this, row.resolved_at)
     acts = [
-        Act(f"headrace resolve {facts.run_id} --task {name} --outcome {outcome}", f"POST /tasks/{task_id}/resolve")
-        for outcome in ("happened", "did_not_happen", "fail")
+        Act(
+            f"headrace resolve {facts.run_id} {name} --{flag}",
+            f'POST /tasks/{task_id}/resolve {{"outcome": "{outcome}"}}',
+        )
+        for flag, outcome in (("happened", "happened"), ("did-not", "did_not_happen"), ("fail", "fail"))
     ]
     moves = "Resolved: it happened, it did not happen, or it fails"
     return Cause(Code.PARKED, text, this, moves, row.parked_at, acts=acts)

@@ -20,7 +20,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "worker": ("worker",),
     "record": ("send",),
     "workflow": ("publish", "workflows"),
-    "run": ("run", "runs", "show", "cancel"),
+    "run": ("run", "runs", "show", "cancel", "release"),
     "explain": ("explain",),
     "approval": ("approvals", "approve", "reject"),
     "parked": ("parked", "resolve"),

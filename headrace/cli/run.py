@@ -143,6 +143,18 @@ def cancel_run(
     terminal.show(answer, lambda: f"run {run_id} is being cancelled")
 
 
+@command(
+    "release",
+    panel="Runs",
+    epilog="Exit codes: 0 accepted, 3 no such run, 4 it does not stand aside, 5 API away.",
+)
+def release_run(terminal: Terminal, api: Api, run: Annotated[str, typer.Argument(help=RUN_HELP)]) -> None:
+    """Let a run go on that stands aside because one of its events could not be decided."""
+    run_id = find_run(api, run)
+    answer = api.post(f"/runs/{run_id}/release", {})
+    terminal.show(answer, lambda: f"run {run_id} goes on")
+
+
 # == drawing ===========================================================================================================
 def _draw_runs(runs: list[Document], terminal: Terminal) -> RenderableType:
     rows = table("run", "workflow", "status", "tasks", "started", "took")

@@ -163,6 +163,7 @@ CREATE TABLE inbox (
   applied_at timestamptz
 );
 CREATE INDEX inbox_unapplied ON inbox (created_at) WHERE applied_at IS NULL;
+CREATE INDEX inbox_of_a_run ON inbox (run_id) WHERE applied_at IS NULL;
 
 CREATE TABLE approval (
   approval_id uuid CONSTRAINT approval_key PRIMARY KEY,

@@ -111,14 +111,17 @@ SELECT count(*)::int, (array_agg(run_id || ' is ' || status || ', derived ' || d
 -- name: find_wrong_attempts
 -- Attempts that ended are 1..k without a gap; one more than they is running, or none. A lookup that runs is no attempt. No more than the
 -- policy allows were counted, and none has ended of a hand-out that is open.
-WITH spec AS MATERIALIZED (
+WITH looked_at AS MATERIALIZED (
+  SELECT r.run_id, r.version_id FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id),
+spec AS MATERIALIZED (
   SELECT v.version_id, (s.place - 1)::int AS task,
          CASE json_typeof(s.task -> 'retry') WHEN 'number' THEN (s.task ->> 'retry')::int
               WHEN 'object' THEN coalesce((s.task -> 'retry' ->> 'attempts')::int, 3) ELSE 3 END AS attempts_max
-  FROM workflow_version v, json_each(v.definition -> 'tasks') WITH ORDINALITY AS s (name, task, place)),
+  FROM workflow_version v, json_each(v.definition -> 'tasks') WITH ORDINALITY AS s (name, task, place)
+  WHERE v.version_id IN (SELECT version_id FROM looked_at)),
 compared AS (
   SELECT t.run_id, t.task, t.status, t.attempt, t.retries_from, t.token, t.lookups, a.ended, a.highest, a.open, s.attempts_max
-  FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id JOIN task t ON t.run_id = r.run_id
+  FROM looked_at r JOIN task t ON t.run_id = r.run_id
   LEFT JOIN spec s ON s.version_id = r.version_id AND s.task = t.task
   CROSS JOIN LATERAL (
     SELECT count(DISTINCT attempt) AS ended, coalesce(max(attempt), 0) AS highest,
@@ -180,25 +183,33 @@ WHERE r.status IN ('running', 'waiting')
   AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = r.run_id AND i.applied_at IS NULL);
 
 -- name: find_missed_joins
--- A task of an open run whose needs have all ended is handed out, asked about, or skipped.
-WITH spec AS MATERIALIZED (
-  SELECT v.version_id, (s.place - 1)::int AS task, s.name, s.task AS body
-  FROM workflow_version v, json_each(v.definition -> 'tasks') WITH ORDINALITY AS s (name, task, place)),
-need AS MATERIALIZED (
-  SELECT s.version_id, s.task, o.task AS need
-  FROM spec s, json_array_elements_text(CASE json_typeof(s.body -> 'needs') WHEN 'array' THEN s.body -> 'needs'
-                                              WHEN 'string' THEN json_build_array(s.body ->> 'needs') ELSE '[]' END) AS n (name)
-  JOIN spec o ON true WHERE o.version_id = s.version_id AND o.name = n.name),
-open AS (
-  SELECT r.run_id, s.version_id, s.task, s.name
-  FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id AND r.status IN ('running', 'waiting')
-  JOIN spec s ON s.version_id = r.version_id
-  WHERE NOT EXISTS (SELECT FROM task t WHERE t.run_id = r.run_id AND t.task = s.task AND (t.token > 0 OR t.status <> 'pending')))
-SELECT count(*)::int, (array_agg(o.run_id || ' task ' || o.name || ': all it needs has ended'))[1:3]
-FROM open o
-WHERE NOT EXISTS (
-  SELECT FROM need n LEFT JOIN task t ON t.run_id = o.run_id AND t.task = n.need
-  WHERE n.version_id = o.version_id AND n.task = o.task AND (t.status IS NULL OR t.status NOT IN ('completed', 'failed', 'skipped', 'cancelled')));
+-- A task of an open run whose needs have all ended is handed out, asked about, or skipped. From what has ended to what needs it, so that a
+-- wide run costs as much as it has rows.
+WITH open AS MATERIALIZED (
+  SELECT r.run_id, r.version_id FROM unnest(%(runs)s::uuid[]) AS given (run_id)
+  JOIN run r ON r.run_id = given.run_id AND r.status IN ('running', 'waiting')),
+spec AS MATERIALIZED (
+  SELECT v.version_id, (s.place - 1)::int AS task, s.name,
+         CASE json_typeof(s.task -> 'needs') WHEN 'array' THEN s.task -> 'needs' WHEN 'string' THEN json_build_array(s.task ->> 'needs')
+              ELSE '[]' END AS needs
+  FROM workflow_version v, json_each(v.definition -> 'tasks') WITH ORDINALITY AS s (name, task, place)
+  WHERE v.version_id IN (SELECT version_id FROM open)),
+named AS MATERIALIZED (
+  SELECT s.version_id, s.task, s.name, json_array_length(s.needs) AS needs, n.name AS need
+  FROM spec s, json_array_elements_text(s.needs) AS n (name)),
+edge AS MATERIALIZED (
+  SELECT n.version_id, n.task, n.name, n.needs, o.task AS need FROM named n JOIN spec o ON o.version_id = n.version_id AND o.name = n.need),
+met AS (
+  SELECT r.run_id, e.task, e.name
+  FROM open r
+  JOIN task t ON t.run_id = r.run_id AND t.status IN ('completed', 'failed', 'skipped', 'cancelled')
+  JOIN edge e ON e.version_id = r.version_id AND e.need = t.task
+  GROUP BY r.run_id, e.task, e.name, e.needs HAVING count(*) = e.needs
+  UNION ALL
+  SELECT r.run_id, s.task, s.name FROM open r JOIN spec s ON s.version_id = r.version_id AND json_array_length(s.needs) = 0)
+SELECT count(*)::int, (array_agg(m.run_id || ' task ' || m.name || ': all it needs has ended'))[1:3]
+FROM met m
+WHERE NOT EXISTS (SELECT FROM task t WHERE t.run_id = m.run_id AND t.task = m.task AND (t.token > 0 OR t.status <> 'pending'));
 
 -- name: find_orphan_timers
 -- Timers of no current hand-out, or due at another instant than their task says; and tasks that count on a timer that is not there.

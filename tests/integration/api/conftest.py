@@ -18,7 +18,17 @@ from api.app import create_app
 from api.settings import ApiSettings
 from headrace.embedded.databases import create_database, drop_database
 from headrace.embedded.postgres import EmbeddedPostgres
-from headrace.machine import Cancelled, Decided, MachineEvent, Replayed, TaskState, TaskStatus, advance
+from headrace.machine import (
+    Cancelled,
+    Decided,
+    Isolated,
+    MachineEvent,
+    Released,
+    Replayed,
+    TaskState,
+    TaskStatus,
+    advance,
+)
 from headrace.messages import Error, Failed, Started, Succeeded
 from state.plans import Plans
 from state.sql import load
@@ -88,6 +98,9 @@ class Engine:
         error = Error("ERROR", "it broke", retryable=retryable)
         assert self.apply(run_id, Failed(index, token, "", error, worker="host/1", started=1, finished=2))
 
+    def isolate(self, run_id: str) -> None:
+        assert self.apply(run_id, Isolated(Error("INTERNAL", "deciding an event raised")))
+
     def _current(self, run_id: str, task: str) -> tuple[int, int]:
         run = self.load(run_id)
         index = run.plan.index[task]
@@ -120,6 +133,8 @@ def _event(kind: str, body: str, actor: str) -> MachineEvent:
     given = msgspec.json.decode(body, type=Body)
     if kind == "cancelled":
         return Cancelled(given.reason, actor)
+    if kind == "released":
+        return Released(actor)
     if kind == "decided":
         return Decided(given.task, given.token, given.outcome, actor, given.comment)
     raw = None if isinstance(given.input, msgspec.UnsetType) else bytes(given.input)

@@ -342,3 +342,18 @@ async def test_a_cancel_is_stored_with_its_wake_up_and_ends_the_run(api, orders,
     again = await api.post(f"/runs/{run_id}/cancel")
     assert (again.status_code, again.json()["code"]) == (409, "HR-1005")
     assert engine.apply_requests() == []
+
+
+# == releasing =========================================================================================================
+async def test_a_run_that_stands_aside_is_released_once(api, orders, engine):
+    run_id = await api.start("orders")
+    response = await api.post(f"/runs/{run_id}/release", json={})
+    assert response.status_code == 409
+    engine.isolate(run_id)
+    assert (await api.read(f"/runs/{run_id}"))["status"] == "needs_attention"
+    response = await api.post(f"/runs/{run_id}/release", json={})
+    assert response.status_code == 202
+    assert engine.apply_requests() == ["released"]
+    assert (await api.read(f"/runs/{run_id}"))["status"] == "running"
+    assert (await api.post(f"/runs/{run_id}/release", json={})).status_code == 409
+    assert (await api.post(f"/runs/{run_id[:-4]}0000/release", json={})).status_code == 404

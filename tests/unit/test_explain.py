@@ -1,0 +1,464 @@
+"""Every state that can be stored has a cause, and the nearest one comes first."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli import MODULES, app, command, load_commands
+from headrace.cli.api import Api
+from headrace.client import Client
+from headrace.machine import Plan, RunStatus, TaskStatus
+from headrace.machine.plan import ApprovalPlan, TaskPlan
+from headrace.machine.status import RUN_TERMINAL, TERMINAL
+from state.explain import (
+    CAUSES_MAX,
+    Cause,
+    Code,
+    Engine,
+    Facts,
+    Failure,
+    Letter,
+    Parked,
+    Question,
+    Queue,
+    Relay,
+    Request,
+    Session,
+    Stop,
+    TaskFacts,
+    Timer,
+    explain_run,
+    explain_task,
+)
+
+NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
+RUN_ID = UUID(int=7)
+ID = UUID(int=9)
+LEASE = timedelta(seconds=10)
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+PLAN = Plan(
+    "w",
+    [
+        TaskPlan(0, "first", run="t.first"),
+        TaskPlan(1, "task", run="t.task", needs=(0,), queue="mail", effect="reconcile", lookup="t.look"),
+        TaskPlan(2, "plain", run="t.plain", queue="mail", approval=ApprovalPlan("ok?", ("lead",), None, "fail")),
+        TaskPlan(3, "last", run="t.last", needs=(1, 2)),
+    ],
+)
+CLAIMS, PLAIN = 1, 2
+
+LIVE = Session(ID, "box/1", ago(1), NOW + LEASE, slots=4)
+SESSIONS = {
+    "none": None,
+    "live": LIVE,
+    "full": LIVE._replace(held=5),
+    "draining": LIVE._replace(draining=True),
+    "expired": LIVE._replace(expires_at=ago(3)),
+    "ended": LIVE._replace(ended_at=ago(3)),
+}
+RELAY = Relay("box/2", ago(1), "headrace", slot_is_there=True, wal_status="reserved", lag_bytes=0)
+FINE: dict[str, datetime] = dict.fromkeys(("timers", "sessions", "lost", "requests", "approvals", "topics"), ago(1))
+WELL = Engine(3, RELAY, ago(2), FINE, "box/3", ago(600), {"mail": ago(10_000), "default": ago(10_000)})
+ENGINES = {
+    "well": WELL,
+    "never was": Engine(3),
+    "relay away": WELL._replace(relay=RELAY._replace(renewed_at=ago(60)), ticked_at=ago(60)),
+    "relay stopped": WELL._replace(relay=RELAY._replace(renewed_at=datetime(1970, 1, 1, tzinfo=UTC))),
+    "relay behind": WELL._replace(relay=RELAY._replace(lag_bytes=10**9), ticked_at=ago(300)),
+    "slot missing": WELL._replace(relay=RELAY._replace(slot_is_there=False)),
+    "slot lost": WELL._replace(relay=RELAY._replace(wal_status="lost", gap_at=ago(20))),
+    "streams away": WELL._replace(passes=dict.fromkeys(FINE, ago(100))),
+    "kafka away": WELL._replace(passes=FINE | {"lost": ago(60), "topics": ago(60)}),
+    "sweep late": WELL._replace(passes=FINE | {"timers": ago(60)}),
+    "log made anew": WELL._replace(logs={"mail": ago(20)}),
+}
+QUEUES: dict[str, dict[str, Queue]] = {
+    "none": {},
+    "draining": {"mail": Queue(2, draining=2, slots=8, held=1)},
+    "full": {"mail": Queue(2, draining=1, full=1, slots=8, held=9)},
+    "room": {"mail": Queue(2, full=1, slots=8, held=5)},
+}
+REQUESTS = {
+    "none": [],
+    "cancel": [Request(ID, "cancelled", None, "ana", ago(1))],
+    "decision": [Request(ID, "decided", CLAIMS, "ana", ago(60))],
+    "resolution": [Request(ID, "resolved", CLAIMS, "ana", ago(60))],
+}
+
+
+def facts(task: TaskFacts | None, status: RunStatus = RunStatus.RUNNING, **given: Any) -> Facts:
+    """A run whose task `first` has completed and whose task under test is as given."""
+    tasks = {} if task is None else {task.task: task}
+    ended = frozenset({0, *(index for index, each in tasks.items() if each.status in TERMINAL)})
+    made = Facts(NOW, RUN_ID, PLAN, status, ago(50), WELL, LEASE, ended, tasks, len(tasks), queues=QUEUES["room"])
+    return made._replace(**given)
+
+
+def task(status: TaskStatus, **given: Any) -> TaskFacts:
+    made = TaskFacts(CLAIMS, status, ago(5), attempt=1, token=2, owner=None)
+    return made._replace(**given)
+
+
+# == totality ==========================================================================================================
+def pending() -> Iterator[TaskFacts]:
+    timers = (None, Timer(ago(30)), Timer(ago(30), ago(20)))
+    dues = (None, ago(30), NOW + LEASE)
+    for due_at, timer, error, lookups in itertools.product(dues, timers, (None, "ERROR", "UNKNOWN_TASK"), (0, 1)):
+        yield task(TaskStatus.PENDING, due_at=due_at, timer=timer, last_error=error, lookups=lookups)
+    yield task(TaskStatus.PENDING, token=0, attempt=0)
+
+
+def queued() -> Iterator[TaskFacts]:
+    for lister, seconds, error, lookups, index in itertools.product(
+        SESSIONS.values(), (1, 30), (None, "UNKNOWN_TASK"), (0, 1), (CLAIMS, PLAIN)
+    ):
+        yield task(
+            TaskStatus.QUEUED, task=index, lister=lister, changed_at=ago(seconds), last_error=error, lookups=lookups
+        )
+
+
+def running() -> Iterator[TaskFacts]:
+    for owner, lister, due_at, timer, seconds in itertools.product(
+        SESSIONS.values(), SESSIONS.values(), (None, ago(30), NOW + LEASE), (None, Timer(ago(30), ago(20))), (1, 30)
+    ):
+        yield task(
+            TaskStatus.RUNNING, owner=owner, lister=lister, session_id=ID, due_at=due_at, timer=timer,
+            changed_at=ago(seconds), progress='{"done": 3}',
+        )  # fmt: skip
+    yield task(TaskStatus.RUNNING, session_id=None)
+
+
+def waiting() -> Iterator[TaskFacts]:
+    questions = [
+        None,
+        Question(ID, "waiting", ["lead"], ago(9)),
+        Question(ID, "waiting", [], ago(9), expires_at=NOW + LEASE),
+        Question(ID, "waiting", ["lead"], ago(9), expires_at=ago(1)),
+        *(
+            Question(ID, s, ["lead"], ago(9), decided_at=ago(1))
+            for s in ("approved", "rejected", "expired", "cancelled")
+        ),
+    ]
+    parked = (None, Parked(ago(5)), Parked(ago(5), ago(1), "ana"))
+    for question, row, error in itertools.product(questions, parked, (None, Failure("AMBIGUOUS"))):
+        yield task(TaskStatus.WAITING, question=question, parked=row, error=error)
+
+
+def ended() -> Iterator[TaskFacts]:
+    errors = (None, Failure("CONDITION_FALSE", "no"), Failure("UPSTREAM_FAILED", "no"), Failure("ERROR", "it broke"))
+    letters = (None, *(Letter(ID, status) for status in ("parked", "replayed", "discarded")))
+    for status, error, letter, lister in itertools.product(TERMINAL, errors, letters, SESSIONS.values()):
+        yield task(status, error=error, letter=letter, lister=lister)
+
+
+STATES = {
+    TaskStatus.PENDING: pending,
+    TaskStatus.QUEUED: queued,
+    TaskStatus.RUNNING: running,
+    TaskStatus.WAITING: waiting,
+    **dict.fromkeys(TERMINAL, ended),
+}
+"""A status without its states fails the walk."""
+OF_STATUS = {
+    TaskStatus.PENDING: {"BACKOFF", "TIMER_OVERDUE", "TIMER_MISSING", "JOIN_MISSED", "NEEDS_UNFINISHED"},
+    TaskStatus.QUEUED: {
+        "NOT_PUBLISHED", "NO_WORKER", "WORKERS_DRAINING", "WORKERS_FULL", "NOT_RECEIVED", "COMMAND_LOST", "IN_PREFETCH",
+        "CLAIM_NOT_GRANTED", "RECEIVED", "SESSION_EXPIRED", "SESSION_ENDED",
+    },
+    TaskStatus.RUNNING: {
+        "RUNNING", "TIMEOUT_OVERDUE", "TIMER_MISSING", "SESSION_EXPIRED", "SESSION_ENDED", "SESSION_UNKNOWN",
+        "NOT_LISTED",
+    },
+    TaskStatus.WAITING: {
+        "APPROVAL_OPEN", "APPROVAL_EXPIRED", "APPROVAL_MISSING", "DECISION_NOT_APPLIED", "PARKED", "PARKED_MISSING",
+    },
+    TaskStatus.COMPLETED: {"TASK_COMPLETED"},
+    TaskStatus.FAILED: {"TASK_FAILED"},
+    TaskStatus.SKIPPED: {"TASK_SKIPPED"},
+    TaskStatus.CANCELLED: {"TASK_CANCELLED"},
+}  # fmt: skip
+"""What the nearest cause of a task may be, once what concerns the whole run is set aside."""
+WHOLE_RUN = {"NEEDS_ATTENTION", "REQUEST_NOT_APPLIED", "LOOKING_UP"}
+STOPS = (None, Stop("cancelled", ago(4), "ana", "enough"), Stop("isolated", ago(4), "", "KeyError", ID))
+
+
+def every_facts() -> Iterator[Facts]:
+    """All states of a task in runs of every status, each with two of the surroundings; a command with all of them."""
+    around = [*itertools.product(ENGINES.values(), QUEUES.values(), REQUESTS.values(), ({}, {"mail": 3}), STOPS)]
+    states = itertools.chain(pending(), queued(), running(), waiting(), ended(), (None,))
+    for number, (state, status) in enumerate(itertools.product(states, RunStatus)):
+        for step in range(2):
+            engine, queues, requests, ahead, stop = around[(number * 31 + step * 509) % len(around)]
+            yield facts(state, status, engine=engine, queues=queues, requests=requests, ahead=ahead, stop=stop)
+    plain = [state for state in queued() if not state.lookups and state.last_error is None]
+    for state, engine, queues, ahead in itertools.product(plain, ENGINES.values(), QUEUES.values(), ({}, {"mail": 3})):
+        yield facts(state, engine=engine, queues=queues, ahead=ahead)
+
+
+COMMANDS = {name for names in MODULES.values() for name in names}
+
+
+def check(causes: list[Cause], of: Facts) -> None:
+    assert causes
+    assert len(causes) <= CAUSES_MAX
+    for cause in causes:
+        assert cause.text[0].isupper() or not cause.text[0].isalpha(), cause
+        assert cause.text.endswith("."), cause
+        assert "unknown" not in cause.text.lower().replace("unknown_task", ""), cause
+        assert cause.moves, cause
+        assert len(cause.tasks) <= cause.tasks_total or not cause.tasks, cause
+        if cause.points_to.kind not in ("request", "relay", "sweep", "kafka"):
+            assert cause.points_to.link, cause
+        for act in cause.acts:
+            words = act.cli.split()
+            assert "python" in words or words[words.index("headrace") + 1] in COMMANDS, cause
+            assert act.api.split()[0] in ("GET", "POST"), cause
+
+
+def test_every_state_of_every_run_has_causes_and_the_first_fits_the_state():
+    seen: set[Code] = set()
+    walked = 0
+    for of in every_facts():
+        walked += 1
+        for index in (CLAIMS, PLAIN, 3):
+            causes = explain_task(of, index)
+            check(causes, of)
+            seen |= {cause.code for cause in causes}
+            if index in of.tasks and of.tasks[index].token:
+                nearest = next(cause.code for cause in causes if cause.code not in WHOLE_RUN)
+                assert nearest in OF_STATUS[of.tasks[index].status], (of.tasks[index], causes)
+        causes = explain_run(of)
+        check(causes, of)
+        seen |= {cause.code for cause in causes}
+        if of.status in RUN_TERMINAL:
+            assert f"RUN_{of.status.upper()}" in {cause.code for cause in causes}
+        if of.status is RunStatus.NEEDS_ATTENTION:
+            assert causes[0].code is Code.NEEDS_ATTENTION
+    assert walked > 10_000
+    assert seen == set(Code), f"never said: {set(Code) - seen}"
+
+
+def test_the_walk_knows_every_status():
+    assert STATES.keys() == OF_STATUS.keys() == set(TaskStatus)
+
+
+def test_every_code_is_documented():
+    words = (Path(__file__).parents[2] / "docs" / "explain.md").read_text()
+    assert [code for code in Code if f"`{code}`" not in words] == []
+
+
+# == the nearest cause comes first =====================================================================================
+FUTURE = NOW + LEASE
+DUE = {"due_at": ago(30), "changed_at": ago(40)}
+FIRST: list[tuple[str, TaskFacts, dict[str, Any], list[str]]] = [
+    ("due later", task(TaskStatus.PENDING, due_at=FUTURE, timer=Timer(FUTURE)), {}, ["BACKOFF"]),
+    ("due", task(TaskStatus.PENDING, timer=Timer(ago(3)), due_at=ago(3)), {}, ["TIMER_OVERDUE"]),
+    ("said and not heard", task(TaskStatus.PENDING, timer=Timer(ago(30), ago(4)), **DUE), {},
+     ["TIMER_OVERDUE", "PARTITION_SILENT"]),
+    ("no timer", task(TaskStatus.PENDING, **DUE), {}, ["TIMER_MISSING"]),
+    ("unknown body", task(TaskStatus.PENDING, due_at=FUTURE, timer=Timer(FUTURE), last_error="UNKNOWN_TASK"), {},
+     ["BACKOFF", "BODY_UNKNOWN"]),
+    ("just handed out", task(TaskStatus.QUEUED, changed_at=ago(1)), {}, ["NOT_PUBLISHED"]),
+    ("just handed out, no worker", task(TaskStatus.QUEUED, changed_at=ago(1)), {"queues": {}},
+     ["NO_WORKER", "NOT_PUBLISHED"]),
+    ("relay away", task(TaskStatus.QUEUED), {"engine": ENGINES["relay away"], "queues": {}},
+     ["NOT_PUBLISHED", "NO_WORKER", "RELAY_AWAY", "TICKS_LATE"]),
+    ("published", task(TaskStatus.QUEUED), {}, ["NOT_RECEIVED"]),
+    ("published, no worker", task(TaskStatus.QUEUED), {"queues": {}}, ["NO_WORKER"]),
+    ("published, all full", task(TaskStatus.QUEUED), {"queues": QUEUES["full"], "ahead": {"mail": 2}},
+     ["WORKERS_FULL", "BACKLOG"]),
+    ("published, backlog", task(TaskStatus.QUEUED, changed_at=ago(500)), {"ahead": {"mail": 2}},
+     ["NOT_RECEIVED", "BACKLOG"]),
+    ("published long ago", task(TaskStatus.QUEUED, changed_at=ago(500)), {}, ["COMMAND_LOST"]),
+    ("log made anew", task(TaskStatus.QUEUED, changed_at=ago(25)), {"engine": ENGINES["log made anew"]},
+     ["COMMAND_LOST"]),
+    ("slot was lost", task(TaskStatus.QUEUED, changed_at=ago(25)), {"engine": ENGINES["slot lost"]},
+     ["COMMAND_LOST", "SLOT_LOST"]),
+    ("slot was lost before", task(TaskStatus.QUEUED, changed_at=ago(15)), {"engine": ENGINES["slot lost"]},
+     ["NOT_RECEIVED", "SLOT_LOST"]),
+    ("claimed", task(TaskStatus.QUEUED, lister=LIVE), {}, ["CLAIM_NOT_GRANTED"]),
+    ("prefetched", task(TaskStatus.QUEUED, lister=SESSIONS["full"]), {}, ["IN_PREFETCH"]),
+    ("prefetched by a dead one", task(TaskStatus.QUEUED, lister=SESSIONS["expired"]), {}, ["SESSION_EXPIRED"]),
+    ("runs", task(TaskStatus.RUNNING, owner=LIVE, lister=LIVE), {}, ["RUNNING"]),
+    ("runs on a draining worker", task(TaskStatus.RUNNING, owner=LIVE, lister=SESSIONS["draining"]), {},
+     ["RUNNING", "WORKER_DRAINING"]),
+    ("just begun", task(TaskStatus.RUNNING, owner=LIVE), {}, ["RUNNING"]),
+    ("not listed", task(TaskStatus.RUNNING, owner=LIVE, changed_at=ago(30)), {}, ["NOT_LISTED"]),
+    ("lease over", task(TaskStatus.RUNNING, owner=SESSIONS["expired"], lister=SESSIONS["expired"]), {},
+     ["SESSION_EXPIRED"]),
+    ("session ended", task(TaskStatus.RUNNING, owner=SESSIONS["ended"]), {}, ["SESSION_ENDED"]),
+    ("session forgotten", task(TaskStatus.RUNNING, session_id=ID), {}, ["SESSION_UNKNOWN"]),
+    ("another session lists it", task(TaskStatus.RUNNING, owner=SESSIONS["ended"], lister=LIVE), {}, ["RUNNING"]),
+    ("time-out over", task(TaskStatus.RUNNING, owner=LIVE, lister=LIVE, timer=Timer(ago(3)), due_at=ago(3)), {},
+     ["TIMEOUT_OVERDUE", "RUNNING"]),
+    ("time-out without timer", task(TaskStatus.RUNNING, owner=LIVE, lister=LIVE, due_at=FUTURE), {},
+     ["RUNNING", "TIMER_MISSING"]),
+    ("time-out over without timer", task(TaskStatus.RUNNING, owner=LIVE, lister=LIVE, due_at=ago(3)), {},
+     ["TIMER_MISSING", "RUNNING"]),
+    ("looked up", task(TaskStatus.QUEUED, lookups=1, error=Failure("TIMEOUT")), {}, ["LOOKING_UP", "NOT_RECEIVED"]),
+    ("asked", task(TaskStatus.WAITING, question=Question(ID, "waiting", ["lead"], ago(9))), {}, ["APPROVAL_OPEN"]),
+    ("nobody answered", task(TaskStatus.WAITING, question=Question(ID, "waiting", [], ago(9), ago(1))), {},
+     ["APPROVAL_EXPIRED"]),
+    ("decided", task(TaskStatus.WAITING, question=Question(ID, "approved", [], ago(9), None, ago(1))),
+     {"requests": REQUESTS["decision"]}, ["REQUEST_NOT_APPLIED", "DECISION_NOT_APPLIED", "PARTITION_SILENT"]),
+    ("nobody asked", task(TaskStatus.WAITING), {}, ["APPROVAL_MISSING"]),
+    ("parked", task(TaskStatus.WAITING, error=Failure("AMBIGUOUS"), parked=Parked(ago(5))), {}, ["PARKED"]),
+    ("resolved", task(TaskStatus.WAITING, error=Failure("AMBIGUOUS"), parked=Parked(ago(5), ago(1), "ana")),
+     {"requests": REQUESTS["resolution"]}, ["REQUEST_NOT_APPLIED", "DECISION_NOT_APPLIED", "PARTITION_SILENT"]),
+    ("parked without a row", task(TaskStatus.WAITING, error=Failure("AMBIGUOUS")), {}, ["PARKED_MISSING"]),
+    ("cancelling", task(TaskStatus.RUNNING, owner=LIVE, lister=LIVE), {"requests": REQUESTS["cancel"]},
+     ["REQUEST_NOT_APPLIED", "RUNNING"]),
+    ("kafka away", task(TaskStatus.RUNNING, owner=LIVE, lister=LIVE), {"engine": ENGINES["kafka away"]},
+     ["RUNNING", "KAFKA_AWAY"]),
+    ("streams away", task(TaskStatus.PENDING, timer=Timer(ago(3)), due_at=ago(3)), {"engine": ENGINES["streams away"]},
+     ["TIMER_OVERDUE", "STREAMS_AWAY"]),
+    ("nobody reads", task(TaskStatus.RUNNING, owner=LIVE, lister=LIVE), {"engine": WELL._replace(owner=None)},
+     ["RUNNING", "PARTITION_UNOWNED"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "given", "codes"), [row[1:] for row in FIRST], ids=[row[0] for row in FIRST])
+def test_the_causes_of_a_task_stand_in_order(state: TaskFacts, given: dict[str, Any], codes: list[str]):
+    assert [cause.code for cause in explain_task(facts(state, **given), CLAIMS)] == codes
+
+
+@pytest.mark.parametrize(("state", "given", "codes"), [row[1:] for row in FIRST], ids=[row[0] for row in FIRST])
+def test_a_run_with_one_open_task_has_the_causes_of_that_task(
+    state: TaskFacts, given: dict[str, Any], codes: list[str]
+):
+    assert [cause.code for cause in explain_run(facts(state, **given))] == codes
+
+
+def test_a_task_that_needs_others_names_them_and_leads_to_the_nearest_open_one():
+    of = facts(task(TaskStatus.RUNNING, owner=LIVE, lister=LIVE), ended=frozenset({0, PLAIN}))
+    first, second = explain_task(of, 3)
+    assert (first.code, first.points_to.id, first.tasks) == ("NEEDS_UNFINISHED", f"{RUN_ID}.task", ("last",))
+    assert (second.code, second.tasks) == ("RUNNING", ("task",))
+
+
+def test_a_chain_of_untouched_tasks_leads_to_its_open_end():
+    chain = Plan("w", [TaskPlan(i, f"t{i}", run="x", needs=(i - 1,) if i else ()) for i in range(50)])
+    end = TaskFacts(0, TaskStatus.WAITING, ago(5), question=Question(ID, "waiting", ["lead"], ago(9)))
+    of = facts(None)._replace(plan=chain, ended=frozenset(), tasks={0: end})
+    first, second = explain_task(of, 49)
+    assert "needs t48" in first.text
+    assert "t0, through t48, t47, 45 more, t1" in first.text
+    assert second.code is Code.APPROVAL_OPEN
+
+
+def test_a_join_that_nobody_acted_on_is_said():
+    of = facts(None, ended=frozenset({0, CLAIMS, PLAIN}))
+    assert [cause.code for cause in explain_task(of, 3)] == ["JOIN_MISSED"]
+    assert [cause.code for cause in explain_run(of)] == ["NOTHING_OPEN"]
+
+
+def test_what_waits_for_a_person_comes_before_what_moves_by_itself():
+    runs = task(TaskStatus.RUNNING, owner=LIVE, lister=LIVE)
+    asked = task(TaskStatus.WAITING, task=PLAIN, question=Question(ID, "waiting", ["lead"], ago(9)))
+    of = facts(None, tasks={CLAIMS: runs, PLAIN: asked})
+    assert [cause.code for cause in explain_run(of)] == ["APPROVAL_OPEN", "RUNNING"]
+
+
+def test_a_thousand_tasks_without_a_worker_are_one_cause():
+    wide = Plan("w", [TaskPlan(i, f"t{i}", run="x", queue="mail") for i in range(1000)])
+    of = facts(None, queues={})._replace(
+        plan=wide, ended=frozenset(), tasks={i: TaskFacts(i, TaskStatus.QUEUED, ago(5)) for i in range(1000)}
+    )
+    (cause,) = explain_run(of)
+    assert (cause.code, cause.tasks_total, cause.tasks) == ("NO_WORKER", 1000, ("t0", "t1", "t2", "t3", "t4"))
+
+
+def test_a_failed_run_names_its_first_failed_task_and_its_dead_letter():
+    failed = task(TaskStatus.FAILED, error=Failure("ERROR", "it broke"), letter=Letter(ID, "parked"))
+    first, second = explain_run(facts(failed, RunStatus.FAILED))
+    assert (first.code, first.text) == ("RUN_FAILED", "The run has failed: task task failed first.")
+    assert (second.code, second.points_to.id) == ("TASK_FAILED", str(ID))
+    assert [act.cli for act in second.acts] == [f"headrace replay {ID}", f"headrace discard {ID} --reason WHY"]
+
+
+def test_a_skipped_task_leads_to_what_failed():
+    failed = task(TaskStatus.FAILED, letter=Letter(ID, "parked"))
+    skipped = TaskFacts(3, TaskStatus.SKIPPED, ago(5), token=0, error=Failure("UPSTREAM_FAILED", "no"))
+    of = facts(None, RunStatus.FAILED, tasks={3: skipped, CLAIMS: failed}, ended=frozenset({0, 1, 2, 3}))
+    assert [cause.code for cause in explain_task(of, 3)] == ["TASK_SKIPPED", "TASK_FAILED"]
+
+
+def test_who_cancelled_a_run_and_why_is_said():
+    of = facts(task(TaskStatus.CANCELLED), RunStatus.CANCELLED, stop=STOPS[1])
+    assert explain_run(of)[0].text == "The run was cancelled by ana: enough."
+    assert explain_task(of, CLAIMS)[0].text == "Task task was cancelled with its run by ana: enough."
+
+
+def test_a_request_of_another_task_is_not_a_cause():
+    of = facts(task(TaskStatus.RUNNING, task=PLAIN, owner=LIVE, lister=LIVE), requests=REQUESTS["resolution"])
+    assert "REQUEST_NOT_APPLIED" not in {cause.code for cause in explain_task(of, PLAIN)}
+    assert explain_run(of)[0].code is Code.REQUEST_NOT_APPLIED
+
+
+def test_a_parked_task_offers_its_three_choices():
+    (cause,) = explain_task(facts(task(TaskStatus.WAITING, error=Failure("AMBIGUOUS"), parked=Parked(ago(5)))), CLAIMS)
+    assert [act.cli.split()[-1] for act in cause.acts] == ["--happened", "--did-not", "--fail"]
+
+
+# == for people and programs ===========================================================================================
+ANSWER = {
+    "run_id": str(RUN_ID),
+    "task": "task",
+    "status": "queued",
+    "at": "2026-05-01T12:00:00Z",
+    "open_tasks": 300,
+    "looked_at": 200,
+    "causes": [
+        {
+            "code": "NO_WORKER", "text": "No live worker serves queue mail.", "since": "2026-05-01T11:59:00Z",
+            "until": None, "points_to": {"kind": "queue", "id": "mail", "link": "/workers"},
+            "moves": "a worker of the queue starts", "acts": [{"cli": "headrace worker APP", "api": "GET /workers"}],
+            "tasks": ["task", "other"], "tasks_total": 7,
+        },
+    ],
+}  # fmt: skip
+
+
+def answer(seen: list[str]) -> httpx.MockTransport:
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url.path)
+        return httpx.Response(200, json=ANSWER)
+
+    return httpx.MockTransport(handle)
+
+
+def test_the_client_gives_causes():
+    seen: list[str] = []
+    with Client("http://api", transport=answer(seen)) as client:
+        assert client.explain("r1").causes[0].code == "NO_WORKER"
+        assert client.explain("r1", "task").causes[0].points_to.id == "mail"
+    assert seen == ["/runs/r1/explain", "/tasks/r1.task/explain"]
+
+
+def test_the_command_shows_what_holds_a_task_up_and_what_to_do(monkeypatch: pytest.MonkeyPatch):
+    seen: list[str] = []
+    monkeypatch.setattr(command, "connect", lambda url, token: Api("http://api", transport=answer(seen)))
+    load_commands()
+    shown = CliRunner().invoke(app, ["explain", str(RUN_ID), "task"])
+    assert shown.exit_code == 0, shown.output
+    assert seen == [f"/tasks/{RUN_ID}.task/explain"]
+    for words in (
+        "1. NO_WORKER", "No live worker serves queue mail.", "moves: a worker of the queue starts", "see: queue mail",
+        "7 tasks: task, other, …", "try: headrace worker APP", "100 more open tasks",
+    ):  # fmt: skip
+        assert words in shown.output
+    assert json.loads(CliRunner().invoke(app, ["explain", str(RUN_ID), "--json"]).stdout) == ANSWER
+    assert seen[-1] == f"/runs/{RUN_ID}/explain"
