@@ -11,6 +11,10 @@ def _ignore(why: str) -> None:
     """Stand in for `Batch.on_rebuild` where no transport is behind the batch, as in a unit test of a body."""
 
 
+def _ignore_fence(topic: str, epoch: int, partition: int) -> None:
+    """Likewise."""
+
+
 def _nothing() -> None:
     """Stand in for `Batch.on_finished` likewise."""
 
@@ -32,6 +36,7 @@ class Batch:
     """Partition -> epoch granted by the lease; may name partitions that have no records here."""
     on_rebuild: Callable[[str], None] = field(default=_ignore, repr=False)
     on_finished: Callable[[], None] = field(default=_nothing, repr=False)
+    on_fenced: Callable[[str, int, int], None] = field(default=_ignore_fence, repr=False)
 
     def __len__(self) -> int:
         return sum(map(len, self.records.values()))
@@ -42,6 +47,10 @@ class Batch:
         Does nothing when the consumer that fetched this batch is already gone. Safe to repeat.
         """
         self.on_rebuild(why)
+
+    def fenced(self, partition: int) -> None:
+        """Say that a partition of this batch is not ours any more by Postgres. Safe to repeat."""
+        self.on_fenced(self.topic, self.epochs.get(partition, 0), partition)
 
 
 Lease = Callable[[str, str, list[int]], Awaitable[dict[int, tuple[int, int | None]]]]

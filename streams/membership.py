@@ -139,8 +139,12 @@ class Membership:
                 self._read(1, POLL_SECONDS)  # wakes with the first record ...
             self._check()
             if self._fetched and self._wait_for_room():
-                self._pace.wait()
-                self._read(POLL_RECORDS_MAX - 1, 0)  # ... and takes whatever else is already here
+                try:
+                    self._pace.wait()
+                    self._read(POLL_RECORDS_MAX - 1, 0)  # ... and takes whatever else is already here
+                except BaseException:
+                    self._shore.room.release()  # a rebuild must not take the place with it
+                    raise
                 self._hand_over()
 
     def close(self) -> None:
@@ -152,6 +156,16 @@ class Membership:
     def rebuild(self, why: str) -> None:
         """Ask for a rebuild; from any thread. The first reason stands."""
         self._wrong = self._wrong or why
+
+    def fenced(self, topic: str, epoch: int, partition: int) -> None:
+        """Hear that a batch of this epoch may not be applied; from any thread.
+
+        If the partition is still ours by the group, a lease that came late has taken it: its process was not given the
+        partition and will not read it, so somebody has to lease it again.
+        """
+        held = self._leases.get(topic)
+        if held is not None and held.epochs.get(partition) == epoch:
+            self.rebuild(f"{topic}/{partition} was taken by a process that the group does not give it to")
 
     # -- assignment: these are called inside consume() and close(), on this thread
 
@@ -275,7 +289,9 @@ class Membership:
                 held = leases.get(topic)
                 owned = {p: of for p, of in records.items() if p in held.epochs} if held else {}
                 if held and owned:
-                    batches.append(Batch(topic, held.topic_id, owned, held.epochs, on_rebuild=self.rebuild))
+                    batch = Batch(topic, held.topic_id, owned, held.epochs, on_rebuild=self.rebuild)
+                    batch.on_fenced = self.fenced
+                    batches.append(batch)
         if batches:
             self._shore.reading.over()
             self.has_read = True

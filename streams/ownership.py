@@ -68,6 +68,7 @@ class Ownership:
             position = self._positions.get((batch.topic, partition))
             if position is None or position.epoch != batch.epochs.get(partition):
                 self.fenced += len(messages)
+                batch.fenced(partition)
                 continue
             before = following = position.next_offset
             for message in messages:

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from streams.broker import Answer
 from streams.broker import Broker as KafkaAnswers
-from streams.membership import Watchdog
+from streams.membership import Membership, Rebuild, Watchdog
 from streams.transport import Batch, Transport, run
 
 Host = Literal["faust", "plain"]
@@ -67,6 +67,7 @@ class Ledger:
             owner = self.owners[batch.topic, partition]
             if owner.epoch != batch.epochs[partition]:
                 self.fenced += 1
+                batch.fenced(partition)
                 continue
             for record in records:
                 offset = record.offset()
@@ -192,6 +193,40 @@ async def test_each_record_is_applied_once_while_members_join_and_leave(host: Ho
         await eventually(lambda: len(ledger.applied) == 300, "the first goes on alone", first)
     assert ledger.values() == sent
     assert ledger.holes == second_ledger.holes == 0
+
+
+async def test_a_lease_that_came_late_is_taken_back_by_the_member_that_has_the_partition(
+    host: Host, broker: Broker, topic: str
+) -> None:
+    """The process behind it was not given the partition and will not read it."""
+    ledger = Ledger()
+    sent = await broker.send(topic, 40)
+    async with member(host, broker, topic, ledger) as only:
+        await eventually(lambda: len(ledger.applied) == 40, "all are applied", only)
+        ledger.owners[topic, 0].epoch += 1
+        sent += await broker.send(topic, 40)
+        await eventually(lambda: len(ledger.applied) == 80, "also those of the partition that was taken", only)
+    assert ledger.values() == sent
+    assert ledger.fenced >= 1
+
+
+async def test_a_rebuild_in_the_middle_of_a_poll_gives_its_place_back(
+    host: Host, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, broken = Membership._read, list[int]()
+
+    def break_once(membership: Membership, records_max: int, seconds: float) -> None:
+        if records_max > 1 and not broken:
+            broken.append(records_max)
+            raise Rebuild("an assignment in the middle of a poll")
+        read(membership, records_max, seconds)
+
+    monkeypatch.setattr(Membership, "_read", break_once)
+    ledger = Ledger()
+    sent = await broker.send(topic, 40)
+    async with member(host, broker, topic, ledger) as only:
+        await eventually(lambda: len(ledger.applied) == 40, "all are applied after the rebuild", only)
+    assert (ledger.values(), len(broken)) == (sent, 1)
 
 
 async def test_a_batch_of_a_former_owner_is_fenced(host: Host, broker: Broker, topic: str) -> None:
