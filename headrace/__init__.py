@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.client import AsyncClient, Client
     from headrace.context import Context, current
-    from headrace.errors import AmbiguousError, HeadraceError, NonRetryable, RetryAfter
+    from headrace.errors import AmbiguousError, FencedError, HeadraceError, NonRetryable, RetryAfter
     from headrace.graph import Workflow, build, parse
     from headrace.lookup import did_not_happen, happened, unknown
     from headrace.registry import Registry, task
@@ -29,6 +29,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Context",
+    "FencedError",
     "HeadraceError",
     "NonRetryable",
     "Registry",
@@ -51,6 +52,7 @@ _HOMES = {
     "Client": "client",
     "Context": "context",
     "current": "context",
+    "FencedError": "errors",
     "HeadraceError": "errors",
     "NonRetryable": "errors",
     "RetryAfter": "errors",

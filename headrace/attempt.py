@@ -114,6 +114,11 @@ class Attempt:
         if (listing := self.listing) is not None:
             listing.begin(self.place)
 
+    @property
+    def is_exclusive_body(self) -> bool:
+        """Whether its body has begun, has not been answered for, and must not run beside another."""
+        return self.command.exclusive and self.began_at > 0.0 and not self.settled
+
     def is_ours(self) -> bool:
         """Whether the hand-out is still ours by this process's own clock, however long it was frozen."""
         if self.stop in ABANDONED:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DESCRIPTOR: Final = "HEADRACE_WORKER_LISTING"
 """Environment variable: the file descriptor that the parent hands down."""
 PLACES: Final = 4_096
-NOTES_BYTES_MAX: Final = 16_384
+NOTES_BYTES_MAX: Final = 65_536
 _LENGTH: Final = Struct("<?i")  # ended in order; bytes of the notes
 _KEY_BYTES, _NONCE_BYTES = 36, 24
 _PLACE: Final = Struct(f"<ii{_KEY_BYTES}s{_NONCE_BYTES}s")  # behind its state: task, token, run id, nonce

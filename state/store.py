@@ -170,7 +170,7 @@ class Rows:
         self.runs.setdefault(run.key, run)
         ended = self._act(run, transition, event)
         if ended != 1 or isinstance(event, Cancelled):
-            self._event_history(run, event)
+            self._event_history(run, event, moved=bool(transition.tasks))
         run.touched.update(dict.fromkeys(transition.tasks))
 
     def bury_record(
@@ -303,7 +303,8 @@ class Rows:
         raw = None if detail is None else msgspec.json.encode(detail)
         self.add("insert_history", run.run_id, run.row_version, kind, task, token, actor or None, raw)
 
-    def _event_history(self, run: StoredRun, event: MachineEvent) -> None:
+    def _event_history(self, run: StoredRun, event: MachineEvent, *, moved: bool) -> None:
+        """moved: some task changed."""
         match event:
             case Cancelled():
                 self._history(run, "cancelled", None, None, event.by, {"reason": event.reason})
@@ -327,6 +328,8 @@ class Rows:
                 self._history(run, "due", event.task, event.token, "", {"timer": event.timer})
             case Lost():
                 self._history(run, "lost", event.task, event.token, "", {"reason": event.reason})
+            case Started() if not moved:  # a claim was answered once more
+                self._history(run, "granted_again", event.task, event.token)
             case Started():
                 kind = "lookup_started" if run.task(event.task).lookups else "attempt_started"
                 self._history(run, kind, event.task, event.token, event.worker, {"session_id": event.session})

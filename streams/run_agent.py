@@ -218,7 +218,7 @@ class RunAgent:
             return self._isolate(run, told.record, e, at, rows)
         if event is None or transition is None:
             self._metrics.stale.inc()
-            if isinstance(event, Started) and event.claim:
+            if isinstance(event, Started) and event.claim and not run.attention:
                 # Changes nothing, but whoever claims waits for an answer in one of its slots.
                 rows.control(run.key, Abort(run.key.decode(), event.task, event.token, "stale"))
             return False

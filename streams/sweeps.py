@@ -51,7 +51,7 @@ class Sweeps:
         self._store, self._plans, self._topics, self._metrics = store, plans, topics, metrics
         self._lease = store.settings.lease_seconds
         self._received = Received(timedelta(seconds=self._lease))
-        self._said: dict[tuple[str, int, int], float] = {}
+        self._said: dict[tuple[str, int, int, str], float] = {}
         self._timer = asyncio.Event()
         self._noted: dict[str, float] = {}
 
@@ -240,16 +240,21 @@ class Sweeps:
         logs = self._topics.read(topics)
         return logs, self._topics.committed(logs)
 
-    async def _say_lost(self, connection: Connection, rows: Iterable[tuple[Any, int, int]], reason: str) -> int:
-        """Say each hand-out once per lease: until the run agent has read it, it is found again at every pass."""
+    async def _say_lost(self, connection: Connection, rows: Iterable[tuple[Any, ...]], reason: str) -> int:
+        """Say each hand-out once per lease: until the run agent has read it, it is found again at every pass.
+
+        rows: run id, task, token, and which session lost it, when one did: another may hold it by now.
+        """
         now = time.monotonic()
         self._said = {known: at for known, at in self._said.items() if at > now - self._lease}
         events: list[tuple[str, Event]] = []
-        for run_id, task, token in rows:
-            known = (str(run_id), task, token)
+        for run_id, task, token, *session in rows:
+            loser = "".join(one.hex for one in session)
+            known = (str(run_id), task, token, loser)
             if known not in self._said:
                 self._said[known] = now
-                events.append((known[0], Lost(task, token, self._nonce(known[0], task, token), reason)))
+                nonce = self._nonce(known[0], task, token)
+                events.append((known[0], Lost(task, token, nonce, reason, session=loser)))
         if events:
             log.info("tasks lost", count=len(events), reason=reason)
         return await self._say(connection, events)

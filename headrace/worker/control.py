@@ -5,6 +5,7 @@ running, and saying so is the truth.
 """
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from headrace.errors import MessageError
 from headrace.messages import Abort, Granted, Renewed, decode_control_message
 from headrace.worker.broker import Broker, Link, LogIdentity, Rebuild, is_lost
 from headrace.worker.heartbeats import Heartbeats
-from headrace.worker.hold import Hold
+from headrace.worker.hold import EXIT_FENCED, Hold
 from headrace.worker.session import Session
 
 _log = structlog.get_logger("headrace.worker")
@@ -146,6 +147,8 @@ class Control(threading.Thread):
         """Let go of everything, and be another session from here on."""
         if holds:
             _log.warning("the lease ran out without a renewal; letting go", session=self._session.id, held=len(holds))
+        if any(attempt.is_exclusive_body for attempt in holds):
+            os._exit(EXIT_FENCED)  # here, because the event loop may be blocked; another may start from now on
         for attempt in holds:
             attempt.stop = Stop.FENCED  # here, so that threads see it even while the event loop is blocked
         # Behind any heartbeat that still waits for Kafka, so that those cannot keep alive what is gone.

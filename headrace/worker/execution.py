@@ -1,5 +1,6 @@
 """How a body becomes an answer: bind its input, call it, encode what it returned; or say what went wrong, as data."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import Context as Variables
 from typing import Any
@@ -73,6 +74,8 @@ class Execution:
 
 def _begin(attempt: Attempt) -> tuple[Body, Any, Any]:
     attempt.begin()
+    if attempt.stop is not None:  # given up between its turn and now, as a hand-out that never began
+        raise asyncio.CancelledError
     if attempt.body is None:
         raise InvariantError("an attempt without a body was started")
     context = Context(attempt)

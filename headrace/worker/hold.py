@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import structlog
 from msgspec import Raw
 
 from headrace.attempt import ABANDONED, Answer, Attempt, Name, Stop
@@ -26,6 +27,8 @@ from headrace.worker.seen import Seen
 from headrace.worker.session import Session
 from headrace.worker.stats import Stats
 from headrace.worker.threads import Threads
+
+_log = structlog.get_logger("headrace.worker")
 
 ANNOUNCE_SECONDS: Final = 0.25
 """A body that outlives this is reported as started; a shorter one costs one message, its result."""
@@ -247,12 +250,24 @@ class Hold:
         if attempt.task is not None and attempt.began_at:
             attempt.task.cancel()
 
-    def _drop(self, attempt: Attempt, stop: Stop) -> None:
+    def _drop(self, attempt: Attempt, stop: Stop, *, has_successor: bool = True) -> None:
         """Give an attempt up without an answer: somebody else decides about its task now."""
         self._interrupt(attempt, stop)
+        if has_successor:
+            self._let_none_outlive(attempt)
         self._settle(attempt)
         self._stats.dropped += 1
         self._count_overdue(attempt)
+
+    def _let_none_outlive(self, attempt: Attempt) -> None:
+        """End the process rather than let an exclusive body run beside its successor: a thread cannot be stopped, and
+        an async body gets a moment to clean up. What else is held here is handed out again."""
+        if not attempt.is_exclusive_body:
+            return
+        if attempt.task is None:
+            _die(attempt)
+        else:
+            self._loop.call_later(UNWIND_SECONDS, _die_unless_done, attempt, attempt.task)
 
     def _count_overdue(self, attempt: Attempt) -> None:
         if attempt.began_at:
@@ -266,6 +281,8 @@ class Hold:
             self._interrupt(attempt, Stop.TIMED_OUT)
             return
         self._interrupt(attempt, Stop.TIMED_OUT)
+        if attempt.is_exclusive_body:
+            _die(attempt)  # without an answer, which would call a successor in
         self._answer(attempt, self._timeout(attempt))
         self._count_overdue(attempt)
 
@@ -367,13 +384,11 @@ class Hold:
         self._seen.admit(name, message.token)
         attempt = self._held.get(name)
         if attempt is not None and attempt.command.token <= message.token:
-            self._drop(attempt, Stop.ABORTED)
+            self._drop(attempt, Stop.ABORTED, has_successor=message.reason != "cancelled")
             self._turn_soon()
 
     def fence(self, fenced: list[Attempt]) -> None:
         self._stats.fences += 1
-        if any(_outlives(attempt) for attempt in fenced):
-            os._exit(EXIT_FENCED)  # another may start where this one cannot be stopped
         for attempt in fenced:
             if not attempt.settled:
                 self._drop(attempt, Stop.FENCED)
@@ -405,12 +420,24 @@ class Hold:
             self._interrupt(attempt, Stop.DRAINED)
         if tasks := [attempt.task for attempt in self.held() if attempt.task is not None]:
             await asyncio.wait(tasks, timeout=UNWIND_SECONDS)
+        stubborn = [attempt for attempt in self.held() if attempt.is_exclusive_body]
         for attempt in self.held():
-            self._answer(attempt, self._returned(attempt))
+            if attempt not in stubborn:
+                self._answer(attempt, self._returned(attempt))
         self._flush()
         self._threads.stop()
+        if stubborn:
+            await asyncio.to_thread(self._reports.close, UNWIND_SECONDS)
+            _die(stubborn[0])
 
 
-def _outlives(attempt: Attempt) -> bool:
-    """Whether its body runs on in a thread although it must not overlap with the next."""
-    return attempt.command.exclusive and attempt.began_at > 0.0 and attempt.task is None and not attempt.settled
+def _die(attempt: Attempt) -> None:
+    _log.error(
+        "an exclusive body cannot be stopped; this process ends", run_id=attempt.run_id, task=attempt.command.name
+    )
+    os._exit(EXIT_FENCED)
+
+
+def _die_unless_done(attempt: Attempt, task: "asyncio.Task[None]") -> None:
+    if not task.done():
+        _die(attempt)

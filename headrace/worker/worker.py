@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Final
 
@@ -36,6 +37,7 @@ _log = structlog.get_logger("headrace.worker")
 FLUSH_SECONDS: Final = 5.0
 """Longest wait for Kafka at each stage of a stop."""
 HURRIED_SECONDS: Final = 1.0
+SAME_SIGNAL_SECONDS: Final = 0.3
 
 
 class Worker:
@@ -82,6 +84,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._hold: Hold | None = None
         self._is_asked, self._is_hurried = False, False
+        self._asked_at = 0.0
         self._failure: BaseException | None = None
 
     @classmethod
@@ -150,8 +153,14 @@ class Worker:
     async def _run_until_signalled(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, lambda: self.stop(now=self._is_asked))
+            loop.add_signal_handler(number, self._hear_signal)
         await self.run()
+
+    def _hear_signal(self) -> None:
+        """A second one means now; but not the same said twice, by a service manager to a parent and to its child."""
+        now = time.monotonic()
+        self.stop(now=self._is_asked and now - self._asked_at > SAME_SIGNAL_SECONDS)
+        self._asked_at = self._asked_at or now
 
     def _heed(self) -> None:
         if self._is_asked:

@@ -50,7 +50,7 @@ WITH dropped AS (
   DELETE FROM held_task h USING worker_session s
   WHERE s.session_id = h.session_id AND s.ended_at IS NOT NULL
   RETURNING h.run_id, h.task, h.token, h.session_id)
-SELECT d.run_id, d.task, d.token FROM dropped d
+SELECT d.run_id, d.task, d.token, d.session_id FROM dropped d
 JOIN task t ON t.run_id = d.run_id AND t.task = d.task AND t.token = d.token AND t.status IN ('queued', 'running')
 WHERE NOT EXISTS (
   SELECT FROM held_task o JOIN worker_session s ON s.session_id = o.session_id AND s.ended_at IS NULL

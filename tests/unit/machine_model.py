@@ -7,7 +7,7 @@
 Whatever a trial tells its run, it asks twice: `advance` must answer the same, and must leave the run as it was.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,7 @@ from headrace.machine import (
     Plan,
     Released,
     Replayed,
+    Resolved,
     RunState,
     RunStatus,
     TaskPlan,
@@ -30,7 +31,7 @@ from headrace.machine import (
     begin,
 )
 from headrace.machine.backoff import RetryPlan
-from headrace.machine.plan import ApprovalPlan
+from headrace.machine.plan import ApprovalPlan, Effect
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 KEY = b"01890a5d-ac96-774b-bcce-b302099a8057"
@@ -38,7 +39,9 @@ INPUT = b'{"n":1}'
 START = 1_800_000_000_000_000
 SECOND = 1_000_000
 NONCE = "of no interest to the machine"
+SESSION, ELSEWHERE = "session-1", "session-2"
 BROKEN = Error("ERROR", "it broke")
+DOUBTFUL = Error("ERROR", "it broke in the middle of its effect", ambiguous=True)
 HOPELESS = Error("ERROR", "it can never work", retryable=False)
 STEADY = RetryPlan(attempts=3, backoff="fixed", delay=SECOND, jitter=0.0)
 """Three attempts, exactly a second apart."""
@@ -60,8 +63,11 @@ def task(
     asks: bool = False,
     condition: str | None = None,
     template: object = None,
+    exclusive: bool = False,
+    effect: Effect = "idempotent",
 ) -> Spec:
-    """One task of a plan. asks: it has an approval; with `run=None` it is nothing else. timeout: seconds."""
+    """One task of a plan. asks: it has an approval; with `run=None` it is nothing else. timeout: seconds. Under
+    `effect="reconcile"` it has a lookup."""
     options = {
         "run": run,
         "retry": retry,
@@ -69,6 +75,9 @@ def task(
         "approval": QUESTION if asks else None,
         "condition": None if condition is None else compile_condition(condition),
         "template": None if template is None else compile_template(template),
+        "exclusive": exclusive,
+        "effect": effect,
+        "lookup": "lookup" if effect == "reconcile" else None,
     }
     return Spec(name, needs, options)
 
@@ -168,7 +177,10 @@ class Trial:
         self.run.apply(transition)
 
     def start(self, name: str) -> bool:
-        return self.tell(Started(self.plan.index[name], self.token(name), NONCE))
+        return self.tell(Started(self.plan.index[name], self.token(name), NONCE, SESSION))
+
+    def claim(self, name: str, session: str = SESSION) -> bool:
+        return self.tell(Started(self.plan.index[name], self.token(name), NONCE, session, claim=True))
 
     def succeed(self, name: str, output: bytes = b"null") -> bool:
         return self.tell(Succeeded(self.plan.index[name], self.token(name), NONCE, output=msgspec.Raw(output)))
@@ -176,11 +188,21 @@ class Trial:
     def fail(self, name: str, error: Error = BROKEN) -> bool:
         return self.tell(Failed(self.plan.index[name], self.token(name), NONCE, error))
 
-    def give_back(self, name: str, *, begun: bool) -> bool:
-        return self.tell(Returned(self.plan.index[name], self.token(name), NONCE, begun))
+    def give_back(self, name: str, *, begun: bool, session: str = "") -> bool:
+        return self.tell(Returned(self.plan.index[name], self.token(name), NONCE, begun, session=session))
 
-    def lose(self, name: str) -> bool:
-        return self.tell(Lost(self.plan.index[name], self.token(name), NONCE))
+    def lose(self, name: str, *, begun: bool | None = None, session: str = "") -> bool:
+        """begun: as the parent of its worker knows; None: as a sweep finds it."""
+        return self.tell(Lost(self.plan.index[name], self.token(name), NONCE, begun=begun, session=session))
+
+    def look_up(self, name: str, happened: bool | None, output: object = None) -> bool:
+        """Let the task's lookup answer."""
+        return self.succeed(name, msgspec.json.encode({"happened": happened, "output": output}))
+
+    def resolve(
+        self, name: str, outcome: Literal["happened", "did_not_happen", "fail"], output: bytes = b"null"
+    ) -> bool:
+        return self.tell(Resolved(self.plan.index[name], self.token(name), outcome, output, "ada", "I looked"))
 
     def wait_for(self, name: str, timer: str = "backoff") -> bool:
         """Let time pass until the task's timer is due, and say so."""

@@ -60,6 +60,9 @@ def test_every_field_of_the_format_is_read() -> None:
             "  retry: { attempts: 5, backoff: linear, delay: 500ms, cap: 1m30s, jitter: 0 }",
             "  timeout: 30",
             "  approval: { title: Really?, approvers: lead, expires: 2d, on_expiry: approve }",
+            "  exclusive: true",
+            "  effect: reconcile",
+            "  lookup: payments.find",
         )
     )
     assert list(workflow.tasks) == ["validate", "charge"]
@@ -75,6 +78,9 @@ def test_every_field_of_the_format_is_read() -> None:
         ),
         timeout=timedelta(seconds=30),
         approval=Approval(title="Really?", approvers=("lead",), expires=timedelta(days=2), on_expiry="approve"),
+        exclusive=True,
+        effect="reconcile",
+        lookup="payments.find",
     )
     assert type(charge.with_["n"]) is int
     assert type(charge.with_["x"]) is float
@@ -90,6 +96,7 @@ def test_what_is_left_out_has_the_documented_default() -> None:
         None,
         None,
     )
+    assert (task.exclusive, task.effect, task.lookup) == (False, "idempotent", None)
     assert task.retry == Retry(
         attempts=3, backoff="exponential", delay=timedelta(seconds=1), cap=timedelta(minutes=1), jitter=0.2
     )
@@ -207,6 +214,17 @@ FAULTS = [
     (tasks("a: { run: r, retry: { tries: 5 } }"), "tasks.a.retry.tries", 3, "unknown field; known are attempts"),
     (tasks("a: { approval: { approvers: [1] } }"), "tasks.a.approval.approvers[0]", 3, "must be text"),
     (tasks("a: { approval: { on_expiry: shrug } }"), "tasks.a.approval.on_expiry", 3, "'fail', 'approve' or"),
+    (tasks("a: { run: r }", "b:", "  run: r", "  exclusive: 1"), "tasks.b.exclusive", 6, "a valid boolean"),
+    (tasks("a: { run: r, exclusive: yes }"), "tasks.a.exclusive", 3, "a valid boolean"),
+    (tasks("a: { run: r, effect: hope }"), "tasks.a.effect", 3, "'idempotent', 'reconcile' or 'manual'"),
+    (tasks("a:", "  run: r", "  lookup: a b"), "tasks.a.lookup", 5, "no name of a body"),
+    (tasks("a: { run: r }", "b:", "  run: r", "  lookup: r.find"), "tasks.b", 4, "and `lookup` go together"),
+    (tasks("a: { run: r, effect: manual, lookup: r.find }"), "tasks.a", 3, "and `lookup` go together"),
+    (tasks("a: { run: r }", "b: { run: r, effect: reconcile }"), "tasks.b", 4, "and `lookup` go together"),
+    (tasks("a: { approval: {}, exclusive: true }"), "tasks.a", 3, "`exclusive` and `effect` need a `run`"),
+    (tasks("a: { approval: {}, effect: manual }"), "tasks.a", 3, "`exclusive` and `effect` need a `run`"),
+    (tasks("a: { approval: {}, effect: reconcile, lookup: r }"), "tasks.a", 3, "`effect` need a `run`"),
+    (tasks("a: { run: r, lockup: r.find }"), "tasks.a.lockup", 3, "did you mean lookup?"),
     # edges
     (tasks("a: { run: r }", "b:", "  run: r", "  needs:", "  - a", "  - c"), "tasks.b.needs[1]", 8, "no task 'c'"),
     (tasks("check: { run: r }", "b: { run: r, needs: chekc }"), "tasks.b.needs", 4, "did you mean check?"),
@@ -528,9 +546,13 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
             "retry": retries,
             "timeout": durations,
             "approval": approvals,
+            "exclusive": coin,
+            "effect": st.sampled_from(["idempotent", "reconcile", "manual"]),
         }.items():
             if draw(coin):
                 task[key] = draw(values)
+        if task.get("effect") == "reconcile":
+            task["lookup"] = draw(st.sampled_from(["a.find", "on"]))
         made[name] = task
     data: dict[str, Any] = {"name": draw(st.sampled_from(["w", "no", "a.b-c"])), "tasks": made}
     if draw(coin):
@@ -635,6 +657,54 @@ def test_the_builder_takes_models_and_timedeltas() -> None:
         "b: { needs: [a], approval: { title: Go?, expires: 24h } }",
     )
     assert workflow.canonical() == parse(text).canonical()
+
+
+def test_the_builder_says_what_an_effect_promises() -> None:
+    workflow = (
+        build("w")
+        .task("a", run="r", exclusive=True)
+        .task("b", run="r", effect="manual")
+        .task("c", run="r", effect="reconcile", lookup="r.find")
+        .publishable()
+    )
+    text = tasks(
+        "a: { run: r, exclusive: true }",
+        "b: { run: r, effect: manual }",
+        "c: { run: r, lookup: r.find, effect: reconcile }",
+    )
+    assert workflow == parse(text)
+    assert workflow.digest == parse(text).digest
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"run": "r", "lookup": "r.find"}, "tasks.a"),
+        ({"run": "r", "effect": "reconcile"}, "tasks.a"),
+        ({"approval": {}, "exclusive": True}, "tasks.a"),
+        ({"run": "r", "exclusive": "yes"}, "tasks.a.exclusive"),
+        ({"run": "r", "effect": "hope"}, "tasks.a.effect"),
+    ],
+)
+def test_the_builder_has_the_same_faults(given: dict[str, Any], path: str) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        build("w").task("a", **given).publishable()
+    assert [fault.path for fault in caught.value.faults] == [path]
+
+
+def test_versions_published_before_there_were_effects_keep_their_digest() -> None:
+    workflow = build("orders").task("charge", run="payments.charge", needs=(), retry=5).publishable()
+    assert (
+        workflow.canonical() == b'{"name":"orders","tasks":{"charge":{"run":"payments.charge","retry":{"attempts":5}}}}'
+    )
+    spelled_out = parse(
+        "name: orders\ntasks: { charge: { run: payments.charge, retry: 5, exclusive: false, effect: idempotent } }"
+    )
+    assert spelled_out.digest == workflow.digest
+    for more in ("exclusive: true", "effect: manual", "effect: reconcile, lookup: r"):
+        other = parse(f"name: orders\ntasks: {{ charge: {{ run: payments.charge, retry: 5, {more} }} }}")
+        assert other.digest != workflow.digest
+        assert Workflow.model_validate_json(other.canonical()) == other
 
 
 def test_a_workflow_is_frozen() -> None:

@@ -17,19 +17,36 @@ from headrace.machine import (
     Dispatch,
     EndAttempt,
     Finish,
+    Grant,
     Isolated,
+    KeepOutput,
     MachineEvent,
+    Park,
     Released,
     Replayed,
+    Resolved,
     RunStatus,
     SetTimer,
     TaskState,
     TaskStatus,
+    Unpark,
 )
-from headrace.machine.advance import LOST
+from headrace.machine.advance import DRAINED, LOST
 from headrace.machine.run_state import UNTOUCHED
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
-from tests.unit.machine_model import BROKEN, HOPELESS, INPUT, NONCE, SECOND, START, Trial, task
+from tests.unit.machine_model import (
+    BROKEN,
+    DOUBTFUL,
+    ELSEWHERE,
+    HOPELESS,
+    INPUT,
+    NONCE,
+    SECOND,
+    SESSION,
+    START,
+    Trial,
+    task,
+)
 
 BEFORE, SUBJECT, AFTER, BESIDE = range(4)
 EDITED = b'{"n":2}'
@@ -51,14 +68,14 @@ def _reached(**options: object) -> Trial:
     return trial
 
 
-def _backoff() -> Trial:
-    trial = _reached()
+def _backoff(**options: object) -> Trial:
+    trial = _reached(**options)
     assert trial.fail("subject")
     return trial
 
 
-def _queued() -> Trial:
-    trial = _backoff()
+def _queued(**options: object) -> Trial:
+    trial = _backoff(**options)
     assert trial.wait_for("subject")
     return trial
 
@@ -93,6 +110,36 @@ def _cancelled() -> Trial:
     return trial
 
 
+def _claimed(effect: str) -> Trial:
+    trial = _queued(effect=effect)
+    assert trial.claim("subject")
+    return trial
+
+
+def _looked_up() -> Trial:
+    trial = _claimed("reconcile")
+    assert trial.lose("subject")
+    return trial
+
+
+def _looking() -> Trial:
+    trial = _looked_up()
+    assert trial.start("subject")
+    return trial
+
+
+def _look_again() -> Trial:
+    trial = _looking()
+    assert trial.fail("subject")
+    return trial
+
+
+def _parked() -> Trial:
+    trial = _claimed("manual")
+    assert trial.lose("subject")
+    return trial
+
+
 STATES: dict[str, Callable[[], Trial]] = {
     "untouched": _trial,
     "backoff": _backoff,
@@ -105,6 +152,13 @@ STATES: dict[str, Callable[[], Trial]] = {
     "rejected": _rejected,
     "skipped": lambda: _reached(condition="false"),
     "cancelled": _cancelled,
+    "offered": lambda: _queued(effect="manual"),
+    "manual": lambda: _claimed("manual"),
+    "reconcile": lambda: _claimed("reconcile"),
+    "looked_up": _looked_up,  # handed out to its lookup
+    "looking": _looking,
+    "look_again": _look_again,  # its lookup failed
+    "parked": _parked,
 }
 STANDS: dict[str, tuple[str, int, int]] = {  # status, attempt, token
     "untouched": ("pending", 0, 0),
@@ -118,17 +172,40 @@ STANDS: dict[str, tuple[str, int, int]] = {  # status, attempt, token
     "rejected": ("failed", 0, 1),
     "skipped": ("skipped", 0, 0),
     "cancelled": ("cancelled", 1, 2),
+    "offered": ("queued", 1, 2),
+    "manual": ("running", 2, 2),
+    "reconcile": ("running", 2, 2),
+    "looked_up": ("queued", 2, 3),
+    "looking": ("running", 2, 3),
+    "look_again": ("pending", 2, 3),
+    "parked": ("waiting", 2, 2),
 }
+LOOKUPS = {"looked_up": 1, "looking": 1, "look_again": 2}
+HOLDERS: dict[str, str] = dict.fromkeys(("running", "manual", "reconcile", "looking"), SESSION)
+
 
 # == events ==========================================================================================================
+def _verdict(answer: bytes) -> Callable[[int, int], MachineEvent]:
+    return lambda task, token: Succeeded(task, token, NONCE, output=msgspec.Raw(answer))
+
+
 OF_A_TASK: dict[str, Callable[[int, int], MachineEvent]] = {
-    "started": lambda task, token: Started(task, token, NONCE),
-    "succeeded": lambda task, token: Succeeded(task, token, NONCE, output=msgspec.Raw(b"7")),
+    "started": lambda task, token: Started(task, token, NONCE, SESSION),
+    "claimed": lambda task, token: Started(task, token, NONCE, SESSION, claim=True),
+    "claimed_twice": lambda task, token: Started(task, token, NONCE, ELSEWHERE, claim=True),  # by another
+    "succeeded": _verdict(b"7"),
+    "happened": _verdict(b'{"happened":true,"output":7}'),
+    "not_happened": _verdict(b'{"happened":false}'),
+    "cannot_tell": _verdict(b'{"happened":null}'),
     "failed": lambda task, token: Failed(task, token, NONCE, BROKEN),
     "failed_for_good": lambda task, token: Failed(task, token, NONCE, HOPELESS),
+    "failed_doubtful": lambda task, token: Failed(task, token, NONCE, DOUBTFUL),
+    "out_of_time": lambda task, token: Failed(task, token, NONCE, SLOW),  # as its worker says
     "returned": lambda task, token: Returned(task, token, NONCE),
     "returned_begun": lambda task, token: Returned(task, token, NONCE, begun=True),
     "lost": lambda task, token: Lost(task, token, NONCE),
+    "lost_begun": lambda task, token: Lost(task, token, NONCE, begun=True),
+    "lost_unbegun": lambda task, token: Lost(task, token, NONCE, begun=False),
     "backoff_due": lambda task, token: Due(task, token, NONCE, "backoff"),
     "backoff_early": lambda task, token: Due(task, token, NONCE, "backoff"),
     "timeout_due": lambda task, token: Due(task, token, NONCE, "timeout"),
@@ -139,6 +216,9 @@ OF_A_TASK: dict[str, Callable[[int, int], MachineEvent]] = {
     "expired": lambda task, token: Decided(task, token, "expired"),
     "replayed": lambda task, token: Replayed(task, token),
     "replayed_edited": lambda task, token: Replayed(task, token, input=EDITED),
+    "it_happened": lambda task, token: Resolved(task, token, "happened", b"7", "ada"),
+    "it_did_not": lambda task, token: Resolved(task, token, "did_not_happen", by="ada"),
+    "it_shall_fail": lambda task, token: Resolved(task, token, "fail", by="ada"),
 }
 OF_A_RUN: dict[str, MachineEvent] = {
     "cancelled": Cancelled(),
@@ -146,17 +226,28 @@ OF_A_RUN: dict[str, MachineEvent] = {
     "released": Released(),
 }
 EVENTS = [*OF_A_TASK, *OF_A_RUN]
+CLAIMS = ("claimed", "claimed_twice")
 
-# What the subject is afterwards. `.` stale: nothing changes; `=` the run changes, the subject does not.
+# What the subject is afterwards. `.` stale: nothing changes; `=` the run changes, the subject does not; `?` no task
+# changes, and the claim is answered.
 TABLE = """
                  untouched  backoff    queued     running    waiting    asked      completed  failed   rejected  skipped  cancelled
 started          .          .          running    .          .          .          .          .        .         .        .
+claimed          .          .          running    ?          .          .          .          .        .         .        .
+claimed_twice    .          .          running    ?          .          .          .          .        .         .        .
 succeeded        .          .          completed  completed  .          .          .          .        .         .        .
+happened         .          .          completed  completed  .          .          .          .        .         .        .
+not_happened     .          .          completed  completed  .          .          .          .        .         .        .
+cannot_tell      .          .          completed  completed  .          .          .          .        .         .        .
 failed           .          .          pending    pending    .          .          .          .        .         .        .
 failed_for_good  .          .          failed     failed     .          .          .          .        .         .        .
+failed_doubtful  .          .          pending    pending    .          .          .          .        .         .        .
+out_of_time      .          .          pending    pending    .          .          .          .        .         .        .
 returned         .          .          queued     queued     .          .          .          .        .         .        .
 returned_begun   .          .          queued     queued     .          .          .          .        .         .        .
 lost             .          .          queued     queued     .          .          .          .        .         .        .
+lost_begun       .          .          queued     queued     .          .          .          .        .         .        .
+lost_unbegun     .          .          queued     queued     .          .          .          .        .         .        .
 backoff_due      .          queued     .          .          .          .          .          .        .         .        .
 backoff_early    .          .          .          .          .          .          .          .        .         .        .
 timeout_due      .          .          .          pending    .          .          .          .        .         .        .
@@ -167,18 +258,82 @@ rejected         .          .          .          .          failed     failed  
 expired          .          .          .          .          failed     failed     .          .        .         .        .
 replayed         .          .          .          .          .          .          .          queued   waiting   .        .
 replayed_edited  .          .          .          .          .          .          .          queued   waiting   .        .
+it_happened      .          .          .          .          .          .          .          .        .         .        .
+it_did_not       .          .          .          .          .          .          .          .        .         .        .
+it_shall_fail    .          .          .          .          .          .          .          .        .         .        .
 cancelled        cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =          =        =         =        .
 isolated         =          =          =          =          =          =          =          =        =         =        .
 released         .          .          .          .          .          .          .          .        .         .        .
 """  # noqa: E501 - a table is read across
 
+UNDER_A_POLICY = """
+                 offered    manual     reconcile  looked_up  looking    look_again parked
+started          running    .          .          running    .          .          .
+claimed          running    ?          ?          running    ?          .          .
+claimed_twice    running    ?          ?          running    ?          .          .
+succeeded        completed  completed  completed  waiting    waiting    .          .
+happened         completed  completed  completed  completed  completed  .          .
+not_happened     completed  completed  completed  pending    pending    .          .
+cannot_tell      completed  completed  completed  waiting    waiting    .          .
+failed           pending    pending    pending    pending    pending    .          .
+failed_for_good  failed     failed     failed     waiting    waiting    .          .
+failed_doubtful  waiting    waiting    queued     pending    pending    .          .
+out_of_time      waiting    waiting    queued     pending    pending    .          .
+returned         queued     queued     queued     queued     queued     .          .
+returned_begun   waiting    waiting    queued     queued     queued     .          .
+lost             queued     waiting    queued     queued     queued     .          .
+lost_begun       waiting    waiting    queued     queued     queued     .          .
+lost_unbegun     queued     queued     queued     queued     queued     .          .
+backoff_due      .          .          .          .          .          queued     .
+backoff_early    .          .          .          .          .          .          .
+timeout_due      .          waiting    queued     .          pending    .          .
+timeout_early    .          .          .          .          .          .          .
+other_timer      .          .          .          .          .          .          .
+approved         .          .          .          .          .          .          .
+rejected         .          .          .          .          .          .          .
+expired          .          .          .          .          .          .          .
+replayed         .          .          .          .          .          .          .
+replayed_edited  .          .          .          .          .          .          .
+it_happened      .          .          .          .          .          .          completed
+it_did_not       .          .          .          .          .          .          queued
+it_shall_fail    .          .          .          .          .          .          failed
+cancelled        cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled
+isolated         =          =          =          =          =          =          =
+released         .          .          .          .          .          .          .
+"""
+
 AGAIN = Dispatch(SUBJECT, 2, 3, INPUT)
 ONWARD = Dispatch(AFTER, 1, 1, INPUT)
 CANCEL = Error("CANCELLED", "the run was cancelled", retryable=False)
 TIMEOUT = Error("TIMEOUT", "no result within 10.0 s")
+SLOW = Error("TIMEOUT", "the body did not end within 10 s")
 T0 = START + SECOND  # when the first backoff is over
 T1 = T0 + 15 * SECOND  # ten seconds for the body, five of grace
 STOP_OTHERS: list[Action] = [Abort(BESIDE, 1, "cancelled")]
+
+
+def ends(outcome: str, error: Error | None = None) -> EndAttempt:
+    """The second attempt, which every state here is about."""
+    return EndAttempt(SUBJECT, 2, 2, outcome, error)
+
+
+def asks(token: int) -> Dispatch:
+    """The lookup of the second attempt."""
+    return Dispatch(SUBJECT, 2, token, INPUT, lookup=True)
+
+
+def waits_for_a_person(token: int, error: Error, more: str = "") -> Park:
+    message = f"attempt 2 may have had its effect: {error.message}{more}"
+    return Park(SUBJECT, token, Error("AMBIGUOUS", message, retryable=False))
+
+
+THIRD = Dispatch(SUBJECT, 3, 3, INPUT)
+CLEAR = ClearTimer(SUBJECT)
+GONE = Abort(SUBJECT, 2, "lost")
+SOON = T0 + SECOND  # a second's backoff from when all these states are reached
+ALL_CANCELLED = {"after": "cancelled", "beside": "cancelled"}
+END_OF_RUN = [*STOP_OTHERS, Finish(RunStatus.CANCELLED)]
+
 
 # (state, event) -> attempt, token, due_at of the subject; the other tasks that change, with their states; the actions.
 Told = tuple[int, int, int | None, dict[str, str], list[Action]]
@@ -193,6 +348,16 @@ ASKED_FOR: dict[tuple[str, str], Told] = {
         [ClearTimer(SUBJECT), *STOP_OTHERS, Finish(RunStatus.CANCELLED)],
     ),
     ("queued", "started"): (2, 2, T1, {}, [SetTimer(SUBJECT, 2, "timeout", T1)]),
+    ("queued", "claimed"): (2, 2, T1, {}, [SetTimer(SUBJECT, 2, "timeout", T1), Grant(SUBJECT, 2, SESSION)]),
+    ("queued", "claimed_twice"): (
+        2, 2, T1, {}, [SetTimer(SUBJECT, 2, "timeout", T1), Grant(SUBJECT, 2, ELSEWHERE)],
+    ),
+    ("queued", "failed_doubtful"): (
+        2, 2, SOON, {}, [ends("failed", DOUBTFUL), SetTimer(SUBJECT, 2, "backoff", SOON)],
+    ),
+    ("queued", "out_of_time"): (2, 2, SOON, {}, [ends("failed", SLOW), SetTimer(SUBJECT, 2, "backoff", SOON)]),
+    ("queued", "lost_begun"): (2, 3, None, {}, [ends("lost", LOST), GONE, THIRD]),
+    ("queued", "lost_unbegun"): (1, 3, None, {}, [AGAIN]),
     ("queued", "succeeded"): (2, 2, None, {"after": "queued"}, [EndAttempt(SUBJECT, 2, 2, "completed"), ONWARD]),
     ("queued", "failed"): (
         2, 2, T0 + SECOND, {},
@@ -211,6 +376,14 @@ ASKED_FOR: dict[tuple[str, str], Told] = {
         1, 2, None, {"after": "cancelled", "beside": "cancelled"},
         [Abort(SUBJECT, 2, "cancelled"), *STOP_OTHERS, Finish(RunStatus.CANCELLED)],
     ),
+    ("running", "failed_doubtful"): (
+        2, 2, SOON, {}, [ends("failed", DOUBTFUL), CLEAR, SetTimer(SUBJECT, 2, "backoff", SOON)],
+    ),
+    ("running", "out_of_time"): (
+        2, 2, SOON, {}, [ends("failed", SLOW), CLEAR, SetTimer(SUBJECT, 2, "backoff", SOON)],
+    ),
+    ("running", "lost_begun"): (2, 3, None, {}, [ends("lost", LOST), GONE, CLEAR, THIRD]),
+    ("running", "lost_unbegun"): (2, 3, None, {}, [ends("lost", LOST), GONE, CLEAR, THIRD]),
     ("running", "succeeded"): (
         2, 2, None, {"after": "queued"}, [EndAttempt(SUBJECT, 2, 2, "completed"), ClearTimer(SUBJECT), ONWARD],
     ),
@@ -288,18 +461,113 @@ ASKED_FOR: dict[tuple[str, str], Told] = {
     ("skipped", "cancelled"): (
         0, 0, None, {"beside": "cancelled"}, [*STOP_OTHERS, Finish(RunStatus.CANCELLED)],
     ),
+    # -- claimed, and its end ambiguous or not
+    ("offered", "started"): (2, 2, T1, {}, [SetTimer(SUBJECT, 2, "timeout", T1)]),
+    ("offered", "claimed"): (2, 2, T1, {}, [SetTimer(SUBJECT, 2, "timeout", T1), Grant(SUBJECT, 2, SESSION)]),
+    ("offered", "claimed_twice"): (
+        2, 2, T1, {}, [SetTimer(SUBJECT, 2, "timeout", T1), Grant(SUBJECT, 2, ELSEWHERE)],
+    ),
+    ("offered", "failed"): (2, 2, SOON, {}, [ends("failed", BROKEN), SetTimer(SUBJECT, 2, "backoff", SOON)]),
+    ("offered", "failed_for_good"): (
+        2, 2, None, {"after": "skipped"}, [ends("failed", HOPELESS), BuryTask(SUBJECT, 2, 2, HOPELESS)],
+    ),
+    ("offered", "failed_doubtful"): (
+        2, 2, None, {}, [ends("failed", DOUBTFUL), waits_for_a_person(2, DOUBTFUL)],
+    ),
+    ("offered", "out_of_time"): (2, 2, None, {}, [ends("failed", SLOW), waits_for_a_person(2, SLOW)]),
+    ("offered", "returned"): (1, 3, None, {}, [AGAIN]),
+    ("offered", "returned_begun"): (2, 2, None, {}, [ends("returned"), waits_for_a_person(2, DRAINED)]),
+    ("offered", "lost"): (1, 3, None, {}, [AGAIN]),
+    ("offered", "lost_begun"): (2, 2, None, {}, [ends("lost", LOST), GONE, waits_for_a_person(2, LOST)]),
+    ("offered", "lost_unbegun"): (1, 3, None, {}, [AGAIN]),
+    ("offered", "cancelled"): (1, 2, None, ALL_CANCELLED, [Abort(SUBJECT, 2, "cancelled"), *END_OF_RUN]),
+    ("manual", "failed_doubtful"): (
+        2, 2, None, {}, [ends("failed", DOUBTFUL), CLEAR, waits_for_a_person(2, DOUBTFUL)],
+    ),
+    ("manual", "out_of_time"): (2, 2, None, {}, [ends("failed", SLOW), CLEAR, waits_for_a_person(2, SLOW)]),
+    ("manual", "returned_begun"): (2, 2, None, {}, [ends("returned"), CLEAR, waits_for_a_person(2, DRAINED)]),
+    ("manual", "lost"): (2, 2, None, {}, [ends("lost", LOST), GONE, CLEAR, waits_for_a_person(2, LOST)]),
+    ("manual", "lost_begun"): (2, 2, None, {}, [ends("lost", LOST), GONE, CLEAR, waits_for_a_person(2, LOST)]),
+    ("manual", "timeout_due"): (
+        2, 2, None, {},
+        [Abort(SUBJECT, 2, "timeout"), ends("failed", TIMEOUT), CLEAR, waits_for_a_person(2, TIMEOUT)],
+    ),
+    ("reconcile", "failed_doubtful"): (2, 3, None, {}, [ends("failed", DOUBTFUL), CLEAR, asks(3)]),
+    ("reconcile", "out_of_time"): (2, 3, None, {}, [ends("failed", SLOW), CLEAR, asks(3)]),
+    ("reconcile", "returned_begun"): (2, 3, None, {}, [ends("returned"), CLEAR, asks(3)]),
+    ("reconcile", "lost"): (2, 3, None, {}, [ends("lost", LOST), GONE, CLEAR, asks(3)]),
+    ("reconcile", "lost_begun"): (2, 3, None, {}, [ends("lost", LOST), GONE, CLEAR, asks(3)]),
+    ("reconcile", "timeout_due"): (
+        2, 3, None, {}, [Abort(SUBJECT, 2, "timeout"), ends("failed", TIMEOUT), CLEAR, asks(3)],
+    ),
+    # -- its lookup is asked: no attempt, and a token each time
+    ("looked_up", "started"): (2, 3, T1, {}, [SetTimer(SUBJECT, 3, "timeout", T1)]),
+    ("looked_up", "claimed"): (2, 3, T1, {}, [SetTimer(SUBJECT, 3, "timeout", T1), Grant(SUBJECT, 3, SESSION)]),
+    ("looked_up", "claimed_twice"): (
+        2, 3, T1, {}, [SetTimer(SUBJECT, 3, "timeout", T1), Grant(SUBJECT, 3, ELSEWHERE)],
+    ),
+    ("looked_up", "succeeded"): (2, 3, None, {}, [waits_for_a_person(3, LOST, "; its lookup cannot tell either")]),
+    ("looked_up", "happened"): (2, 3, None, {"after": "queued"}, [KeepOutput(SUBJECT, b"7"), ONWARD]),
+    ("looked_up", "not_happened"): (2, 3, SOON, {}, [SetTimer(SUBJECT, 3, "backoff", SOON)]),
+    ("looked_up", "cannot_tell"): (2, 3, None, {}, [waits_for_a_person(3, LOST, "; its lookup cannot tell either")]),
+    ("looked_up", "failed"): (2, 3, SOON, {}, [SetTimer(SUBJECT, 3, "backoff", SOON)]),
+    ("looked_up", "failed_for_good"): (
+        2, 3, None, {}, [waits_for_a_person(3, LOST, "; its lookup failed: it can never work")],
+    ),
+    ("looked_up", "failed_doubtful"): (2, 3, SOON, {}, [SetTimer(SUBJECT, 3, "backoff", SOON)]),
+    ("looked_up", "out_of_time"): (2, 3, SOON, {}, [SetTimer(SUBJECT, 3, "backoff", SOON)]),
+    ("looked_up", "returned"): (2, 4, None, {}, [asks(4)]),
+    ("looked_up", "returned_begun"): (2, 4, None, {}, [asks(4)]),
+    ("looked_up", "lost"): (2, 4, None, {}, [asks(4)]),
+    ("looked_up", "lost_begun"): (2, 4, None, {}, [asks(4)]),
+    ("looked_up", "lost_unbegun"): (2, 4, None, {}, [asks(4)]),
+    ("looked_up", "cancelled"): (2, 3, None, ALL_CANCELLED, [Abort(SUBJECT, 3, "cancelled"), *END_OF_RUN]),
+    ("looking", "timeout_due"): (
+        2, 3, T1 + SECOND, {},
+        [Abort(SUBJECT, 3, "timeout"), CLEAR, SetTimer(SUBJECT, 3, "backoff", T1 + SECOND)],
+    ),
+    ("looking", "cancelled"): (2, 3, None, ALL_CANCELLED, [Abort(SUBJECT, 3, "cancelled"), CLEAR, *END_OF_RUN]),
+    ("look_again", "backoff_due"): (2, 4, None, {}, [CLEAR, asks(4)]),
+    ("look_again", "cancelled"): (2, 3, None, ALL_CANCELLED, [CLEAR, *END_OF_RUN]),
+    # -- a person is asked
+    ("parked", "it_happened"): (2, 2, None, {"after": "queued"}, [Unpark(SUBJECT), KeepOutput(SUBJECT, b"7"), ONWARD]),
+    ("parked", "it_did_not"): (2, 3, None, {}, [Unpark(SUBJECT), THIRD]),
+    ("parked", "it_shall_fail"): (
+        2, 2, None, {"after": "skipped"},
+        [Unpark(SUBJECT), BuryTask(SUBJECT, 2, 2, waits_for_a_person(2, LOST).error)],
+    ),
+    ("parked", "cancelled"): (2, 2, None, ALL_CANCELLED, [Unpark(SUBJECT), *END_OF_RUN]),
 }  # fmt: skip
 
+# What is asked for where another row says it already: the same hand-out in the same state, but for its policy.
+LOOKUP_ENDS = [
+    "succeeded", "happened", "not_happened", "cannot_tell", "failed", "failed_for_good", "failed_doubtful",
+    "out_of_time", "returned", "returned_begun", "lost", "lost_begun", "lost_unbegun",
+]  # fmt: skip
+for event in ("happened", "not_happened", "cannot_tell"):  # the output of a body is its own affair
+    for state in ("queued", "running"):
+        ASKED_FOR[state, event] = ASKED_FOR[state, "succeeded"]
+for event in ("succeeded", "happened", "not_happened", "cannot_tell"):
+    ASKED_FOR["offered", event] = ASKED_FOR["queued", "succeeded"]
+for state in ("manual", "reconcile"):  # what ends plainly ends as under no policy at all
+    for event in ("succeeded", "happened", "not_happened", "cannot_tell", "failed", "failed_for_good", "returned"):
+        ASKED_FOR[state, event] = ASKED_FOR["running", event]
+    for event in ("lost_unbegun", "cancelled"):
+        ASKED_FOR[state, event] = ASKED_FOR["running", event]
+for event in LOOKUP_ENDS:  # a lookup that was seen to start has a timer besides
+    attempt, token, due_at, others, actions = ASKED_FOR["looked_up", event]
+    ASKED_FOR["looking", event] = (attempt, token, due_at, others, [CLEAR, *actions])
 
-def _table() -> dict[tuple[str, str], str]:
-    head, *rows = [line.split() for line in TABLE.strip().splitlines()]
-    assert head == list(STATES)
+
+def _cells(table: str) -> dict[tuple[str, str], str]:
+    head, *rows = [line.split() for line in table.strip().splitlines()]
     assert [row[0] for row in rows] == EVENTS
     return {(state, row[0]): cell for row in rows for state, cell in zip(head, row[1:], strict=True)}
 
 
-CELLS = _table()
-MOVES = [pair for pair, cell in CELLS.items() if cell not in ".="]
+CELLS = {pair: cell for table in (TABLE, UNDER_A_POLICY) for pair, cell in _cells(table).items()}
+MOVES = [pair for pair, cell in CELLS.items() if cell not in ".=?"]
+ANSWERED = [pair for pair, cell in CELLS.items() if cell == "?"]
 STALE = [pair for pair, cell in CELLS.items() if cell == "."]
 WITH_A_TASK = [(state, event) for state in STATES for event in OF_A_TASK]
 
@@ -326,11 +594,13 @@ def states_of(trial: Trial) -> list[TaskState]:
 def test_a_state_stands_as_the_table_says(state: str):
     subject = STATES[state]().state("subject")
     assert (subject.status, subject.attempt, subject.token) == STANDS[state]
+    assert (subject.lookups, subject.session) == (LOOKUPS.get(state, 0), HOLDERS.get(state, ""))
+    assert subject.is_parked is (state == "parked")
 
 
 def test_the_table_covers_every_pair():
     assert {trial().state("subject").status for trial in STATES.values()} == set(TaskStatus)
-    assert len(CELLS) == len(STATES) * len(EVENTS)
+    assert CELLS.keys() == {(state, event) for state in STATES for event in EVENTS}
     assert set(ASKED_FOR) == {*MOVES, *((s, "cancelled") for s in ("completed", "failed", "rejected", "skipped"))}
 
 
@@ -379,7 +649,20 @@ def test_an_event_told_twice_counts_once(state: str, event: str):
     trial = STATES[state]()
     told = current(trial, event)
     assert trial.tell(told)
-    assert not trial.tell(told)
+    before = states_of(trial)
+    assert trial.tell(told) is (event in CLAIMS)  # which is answered each time
+    assert states_of(trial) == before
+
+
+@pytest.mark.parametrize(("state", "event"), ANSWERED)
+def test_a_claim_of_what_runs_is_answered_with_its_holder_and_changes_no_task(state: str, event: str):
+    trial = STATES[state]()
+    before, status = states_of(trial), trial.status
+    for _ in range(3):
+        assert trial.tell(current(trial, event))
+        assert trial.told == [Grant(SUBJECT, trial.token("subject"), SESSION)]
+        assert (trial.changed, trial.status) == (set(), status)
+    assert all(now is then for now, then in zip(states_of(trial), before, strict=True))
 
 
 @pytest.mark.parametrize("state", [state for state in STATES if CELLS[state, "isolated"] == "="])

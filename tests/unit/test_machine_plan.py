@@ -43,6 +43,24 @@ def test_a_published_graph_becomes_a_plan():
     assert [spec.is_referenced for spec in plan.tasks] == [False, True, False]
 
 
+def test_a_task_claims_when_its_bodies_must_not_overlap_or_its_effect_must_not_be_repeated():
+    text = """
+    name: w
+    tasks:
+      plain: { run: r }
+      alone: { run: r, exclusive: true }
+      asked: { run: r, effect: manual }
+      known: { run: r, effect: reconcile, lookup: r.find }
+    """
+    plain, alone, asked, known = compile_plan(parse(text)).tasks
+    assert [(spec.claims, spec.exclusive, spec.effect, spec.lookup) for spec in (plain, alone, asked, known)] == [
+        (False, False, "idempotent", None),
+        (True, True, "idempotent", None),
+        (True, False, "manual", None),
+        (True, False, "reconcile", "r.find"),
+    ]
+
+
 def test_a_plan_of_a_published_graph_runs():
     plan = compile_plan(parse(ORDERS))
     run = RunState(KEY, plan, b'{"id":7}')

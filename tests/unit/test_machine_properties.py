@@ -1,7 +1,8 @@
 """Random graphs, random events: repeated, reordered, stale and forged ones, with a crash between any two of them.
 
-Each sequence keeps a model of what Postgres would hold of the actions (timers, questions, hand-outs, attempts, dead
-letters) and compares it with the run after every event. A failure prints a short sequence that shows it; where `CI` is
+Each sequence keeps a model of what Postgres would hold of the actions (timers, questions, hand-outs, attempts, grants,
+parked tasks, dead letters) and of what nobody can know (whose effect may have happened), and compares it with the run
+after every event. A failure prints a short sequence that shows it; where `CI` is
 set the sequences are the same every time, elsewhere the failure prints what reproduces it.
 """
 
@@ -24,11 +25,15 @@ from headrace.machine import (
     Dispatch,
     EndAttempt,
     Finish,
+    Grant,
     Isolated,
+    KeepOutput,
     MachineEvent,
+    Park,
     Plan,
     Released,
     Replayed,
+    Resolved,
     RunState,
     RunStatus,
     SetTimer,
@@ -36,23 +41,28 @@ from headrace.machine import (
     TaskState,
     TaskStatus,
     Transition,
+    Unpark,
     advance,
     begin,
     derive_status,
 )
 from headrace.machine.advance import UPSTREAM_FAILED
 from headrace.machine.backoff import RetryPlan
+from headrace.machine.plan import Effect
 from headrace.machine.run_state import UNTOUCHED
 from headrace.machine.status import RUN_TERMINAL, TERMINAL
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 from tests.unit.machine_model import (
     BROKEN,
+    DOUBTFUL,
+    ELSEWHERE,
     HOPELESS,
     INPUT,
     KEY,
     NONCE,
     QUESTION,
     SECOND,
+    SESSION,
     START,
     content,
     essence,
@@ -73,8 +83,20 @@ RETRIES = [
     RetryPlan(3, "linear", 3 * SECOND, jitter=1.0),
     RetryPlan(3, "fixed", 0),
 ]
-ERRORS = [BROKEN, HOPELESS, Error("BUSY", "later", retry_after=60.0), Error("BUSY", "now", retry_after=0.0)]
+ERRORS = [
+    BROKEN,
+    HOPELESS,
+    Error("BUSY", "later", retry_after=60.0),
+    Error("BUSY", "now", retry_after=0.0),
+    DOUBTFUL,
+    Error("TIMEOUT", "too slow"),
+    Error("BAD_RESULT", "what is this", retryable=False, ambiguous=True),
+]
 OUTPUTS = [b'{"ok":true,"n":1}', b'{"ok":false,"n":2}', b"null"]
+HAPPENED = b'{"happened":true,"output":{"ok":true,"n":1}}'
+DID_NOT_HAPPEN = b'{"happened":false}'
+VERDICTS = [HAPPENED, DID_NOT_HAPPEN, DID_NOT_HAPPEN, b'{"happened":null}', b"null", b"[1,2]"]
+EFFECTS: list[Effect] = ["idempotent", "idempotent", "manual", "reconcile"]
 # How a task that needs t<n> may depend on it; the third and the sixth cannot be evaluated when the output is null.
 CONDITIONS: dict[str, list[Any]] = {
     name: [spec_of("x", condition=text).options["condition"] for text in ("true", "false", f"tasks.{name}.output.ok")]
@@ -88,7 +110,9 @@ TEMPLATES: dict[str, list[Any]] = {
     for name in NAMES
 }
 
-# needs (a bit for each task before), condition (3: none), template (2: none), approval, body, retry, timeout
+Sketch = tuple[int, int, int, bool, bool, int, bool, Effect, bool]
+# needs (a bit for each task before), condition (3: none), template (2: none), approval, body, retry, timeout, effect,
+# exclusive
 sketch = st.tuples(
     st.integers(0, 2**TASKS_MAX - 1),
     st.sampled_from([3, 3, 3, 3, 0, 1, 2, 2]),
@@ -97,29 +121,52 @@ sketch = st.tuples(
     st.sampled_from([True, True, False]),
     st.integers(0, len(RETRIES) - 1),
     st.booleans(),
+    st.sampled_from(EFFECTS),
+    st.booleans(),
 )
 which = st.integers(0, 2**16)
 
 
-def plan_of(sketches: list[tuple[int, int, int, bool, bool, int, bool]]) -> Plan:
+def plan_of(sketches: list[Sketch]) -> Plan:
     tasks = []
-    for index, (mask, condition, template, asks, has_body, retry, has_timeout) in enumerate(sketches):
+    for index, (mask, condition, template, asks, has_body, retry, has_timeout, effect, exclusive) in enumerate(
+        sketches
+    ):
         needs = tuple(need for need in range(index) if mask >> need & 1)
         source = NAMES[needs[-1]] if needs else ""
+        runs = has_body or not asks
         tasks.append(
             TaskPlan(
                 index,
                 NAMES[index],
-                run="body" if has_body or not asks else None,
+                run="body" if runs else None,
                 needs=needs,
                 retry=RETRIES[retry],
                 timeout=10.0 if has_timeout else None,
                 approval=QUESTION if asks else None,
                 condition=CONDITIONS[source][condition] if source and condition < 3 else None,
                 template=TEMPLATES[source][template] if source and template < 2 else None,
+                exclusive=exclusive and runs,
+                effect=effect if runs else "idempotent",
+                lookup="lookup" if runs and effect == "reconcile" else None,
             )
         )
     return Plan("random", tasks)
+
+
+def is_doubtful(before: TaskState, event: MachineEvent) -> bool:
+    """Whether this ends an attempt that may have had its effect, without word of what became of it."""
+    match event:
+        case Lost():
+            return event.begun is True or (before.status is TaskStatus.RUNNING and event.begun is not False)
+        case Failed():
+            return event.error.ambiguous or event.error.code == "TIMEOUT"
+        case Returned():
+            return event.begun
+        case Due():
+            return event.timer == "timeout"
+        case _:
+            return False
 
 
 class Store:
@@ -128,33 +175,61 @@ class Store:
     def __init__(self) -> None:
         self.timers: dict[int, tuple[int, str, int]] = {}
         self.questions: dict[int, int] = {}
-        self.handed_out: set[tuple[int, int]] = set()
+        self.parked: dict[int, Error] = {}
+        self.bodies: set[tuple[int, int]] = set()
+        self.lookups: set[tuple[int, int]] = set()
+        self.grants: dict[tuple[int, int], str] = {}
         self.attempts: dict[int, list[int]] = {}
         self.dead_letters: set[tuple[int, int]] = set()
         self.approved: set[int] = set()
         self.edited: dict[int, bytes] = {}
+        self.in_doubt: set[int] = set()
+        """Tasks with a policy whose effect may have happened, until somebody says what became of it."""
+        self.told_done: set[int] = set()
+        """Those of which a lookup or a person said that it happened."""
 
-    def write(self, plan: Plan, transition: Transition) -> None:
+    def hear(self, plan: Plan, before: TaskState, event: MachineEvent) -> None:
+        """What an event that moves its run says of an effect. before: the task that it names."""
+        match event:
+            case Resolved() | Replayed():
+                self.in_doubt.discard(event.task)
+                if isinstance(event, Resolved) and event.outcome == "happened":
+                    self.told_done.add(event.task)
+            case Succeeded() if before.lookups and bytes(event.output) in (HAPPENED, DID_NOT_HAPPEN):
+                self.in_doubt.discard(event.task)
+                if bytes(event.output) == HAPPENED:
+                    self.told_done.add(event.task)
+            case Lost() | Failed() | Returned() | Due():
+                if plan.tasks[event.task].effect != "idempotent" and not before.lookups and is_doubtful(before, event):
+                    self.in_doubt.add(event.task)
+            case _:
+                pass
+
+    def write(self, plan: Plan, run: RunState, transition: Transition) -> None:
         opened: set[int] = set()
         for action in transition.actions:
             match action:
                 case Dispatch():
-                    spec, state = plan.tasks[action.task], transition.tasks[action.task]
-                    assert (action.task, action.token) not in self.handed_out, "handed out twice under one token"
-                    assert (state.status, state.token) == (TaskStatus.QUEUED, action.token)
-                    assert action.attempt == state.attempt + 1
-                    assert spec.run is not None, "a question was handed out"
-                    assert spec.approval is None or action.task in self.approved, "handed out without its approval"
-                    assert action.input == self.edited.get(action.task, action.input), "an edited input was lost"
-                    self.handed_out.add((action.task, action.token))
+                    self._hand_out(plan, transition.tasks[action.task], action)
                     opened.add(action.task)
+                case Grant():
+                    state = transition.tasks.get(action.task) or run.task(action.task)
+                    assert (state.status, state.token) == (TaskStatus.RUNNING, action.token)
+                    assert state.session == action.session, "granted to another than is recorded"
+                    known = self.grants.setdefault((action.task, action.token), action.session)
+                    assert known == action.session, "granted to two sessions"
                 case EndAttempt():
                     assert action.task not in opened, "the next attempt was handed out before the last was closed"
-                    assert (action.task, action.token) in self.handed_out
+                    assert (action.task, action.token) in self.bodies, "no body was handed out under this token"
                     numbers = self.attempts.setdefault(action.task, [])
                     numbers.append(action.attempt)
                     assert numbers[-1] == len(numbers), "a gap in the attempts"
                     assert action.attempt <= action.token
+                case KeepOutput():
+                    state = transition.tasks[action.task]
+                    assert state.status is TaskStatus.COMPLETED
+                    assert action.task in self.told_done, "done without an attempt, and nobody said so"
+                    assert state.output == (action.output if plan.tasks[action.task].is_referenced else None)
                 case SetTimer():
                     self.timers[action.task] = (action.token, action.kind, action.due_at)
                 case ClearTimer():
@@ -165,6 +240,13 @@ class Store:
                     self.questions[action.task] = action.token
                 case CloseQuestion():
                     assert self.questions.pop(action.task) == action.token
+                case Park():
+                    assert action.task not in self.parked
+                    assert action.task in self.in_doubt, "parked, and nothing is in doubt"
+                    assert (transition.tasks[action.task].token, action.error.code) == (action.token, "AMBIGUOUS")
+                    self.parked[action.task] = action.error
+                case Unpark():
+                    del self.parked[action.task]
                 case BuryTask():
                     assert (action.task, action.token) not in self.dead_letters, "one hand-out, two dead letters"
                     assert transition.tasks[action.task].error == action.error
@@ -175,12 +257,30 @@ class Store:
                 case _:
                     pass
 
+    def _hand_out(self, plan: Plan, state: TaskState, action: Dispatch) -> None:
+        spec, hand_out = plan.tasks[action.task], (action.task, action.token)
+        assert hand_out not in self.bodies | self.lookups, "handed out twice under one token"
+        assert (state.status, state.token) == (TaskStatus.QUEUED, action.token)
+        assert spec.run is not None, "a question was handed out"
+        assert spec.approval is None or action.task in self.approved, "handed out without its approval"
+        assert action.input == self.edited.get(action.task, action.input), "an edited input was lost"
+        assert action.lookup is (state.lookups > 0)
+        if action.lookup:
+            assert spec.effect == "reconcile"
+            assert action.task in self.in_doubt, "looked up, and nothing is in doubt"
+            assert action.attempt == state.attempt
+            self.lookups.add(hand_out)
+        else:
+            assert action.task not in self.in_doubt, "its effect may have happened, and it is tried again"
+            assert action.attempt == state.attempt + 1
+            self.bodies.add(hand_out)
+
 
 class Runs(RuleBasedStateMachine):
     is_sound = False  # until it was started; and again when a check has failed
 
     @initialize(sketches=st.lists(sketch, min_size=1, max_size=TASKS_MAX))
-    def publish_and_start(self, sketches: list[tuple[int, int, int, bool, bool, int, bool]]) -> None:
+    def publish_and_start(self, sketches: list[Sketch]) -> None:
         self.plan = plan_of(sketches)
         self.run = RunState(KEY, self.plan, INPUT)
         self.at = START
@@ -228,6 +328,17 @@ class Runs(RuleBasedStateMachine):
             index = failed[task % len(failed)]
             self._say(Replayed(index, self.run.task(index).token, "ada", edited))
 
+    @rule(task=which, outcome=st.sampled_from(["happened", "did_not_happen", "did_not_happen", "fail", "approved"]))
+    def a_person_resolves_a_parked_task(self, task: int, outcome: str) -> None:
+        parked = [index for index, state in self.run.tasks.items() if state.is_parked]
+        if parked:
+            index = parked[task % len(parked)]
+            token = self.run.task(index).token
+            if outcome == "approved":  # which answers another question
+                self._say(Decided(index, token, outcome))
+            else:
+                self._say(Resolved(index, token, outcome, OUTPUTS[task % len(OUTPUTS)], "ada"))
+
     def teardown(self) -> None:
         """However it stands, the run ends when everybody does their part."""
         if not self.is_sound:
@@ -248,6 +359,8 @@ class Runs(RuleBasedStateMachine):
 
     def _answer(self, index: int, kind: int, choice: int) -> MachineEvent:
         state = self.run.task(index)
+        if state.is_parked:
+            return Resolved(index, state.token, ("happened", "did_not_happen", "fail")[kind % 3], OUTPUTS[0], "ada")
         if state.status is TaskStatus.WAITING:
             return Decided(index, state.token, ("approved", "approved", "rejected", "expired")[kind % 4])
         if state.status is TaskStatus.PENDING:
@@ -257,20 +370,27 @@ class Runs(RuleBasedStateMachine):
         return self._from_a_worker(index, state.token, kind, choice)
 
     def _from_a_worker(self, task: int, token: int, kind: int, choice: int) -> MachineEvent:
-        match kind % 8:
+        """Or from who speaks for it: its parent, a sweep."""
+        is_lookup = 0 <= task < len(self.plan.tasks) and self.run.task(task).lookups > 0
+        match kind % 10:
             case 0 | 1 | 2:
-                return Succeeded(task, token, NONCE, output=msgspec.Raw(OUTPUTS[choice % len(OUTPUTS)]))
+                outputs = VERDICTS if is_lookup else OUTPUTS
+                return Succeeded(task, token, NONCE, output=msgspec.Raw(outputs[choice % len(outputs)]))
             case 3 | 4:
                 return Failed(task, token, NONCE, ERRORS[choice % len(ERRORS)])
             case 5:
-                return Started(task, token, NONCE)
-            case 6:
-                return Lost(task, token, NONCE)
+                return Started(task, token, NONCE, (SESSION, ELSEWHERE)[choice % 2])
+            case 6 | 7:
+                return Started(task, token, NONCE, (SESSION, ELSEWHERE)[choice % 2], claim=True)
+            case 8:
+                begun, session = (None, True, False)[choice % 3], ("", SESSION, ELSEWHERE)[choice // 3 % 3]
+                return Lost(task, token, NONCE, begun=begun, session=session)
             case _:
-                return Returned(task, token, NONCE, begun=choice % 2 == 0)
+                begun, session = choice % 2 == 0, ("", SESSION, ELSEWHERE)[choice // 2 % 3]
+                return Returned(task, token, NONCE, begun=begun, session=session)
 
     def _any_event(self, task: int, token: int, kind: int, choice: int) -> MachineEvent:
-        match kind % 24:
+        match kind % 28:
             case 0:
                 return Cancelled("enough", "ada")
             case 1:
@@ -285,6 +405,8 @@ class Runs(RuleBasedStateMachine):
                 return Due(task, token, NONCE, "backoff")
             case 11 | 12:
                 return Due(task, token, NONCE, "timeout")
+            case 13 | 14:
+                return Resolved(task, token, ("happened", "did_not_happen", "fail")[choice % 3], OUTPUTS[0])
             case _:
                 return self._from_a_worker(task, token, choice, kind)
 
@@ -299,8 +421,17 @@ class Runs(RuleBasedStateMachine):
         if transition is not None:
             self._check_current(event)
             self._accept(event, transition)
-            assert advance(self.plan, self.run, event, self.at) is None, "twice is not once"
+            self._check_said_again(event)
         self.is_sound = True
+
+    def _check_said_again(self, event: MachineEvent) -> None:
+        again = advance(self.plan, self.run, event, self.at)
+        if isinstance(event, Started) and event.claim:  # an answer may get lost, so it is given each time
+            assert again is not None
+            assert not again.tasks
+            assert [type(action) for action in again.actions] == [Grant]
+        else:
+            assert again is None, "twice is not once"
 
     def _check_current(self, event: MachineEvent) -> None:
         """Only what the run waits for may move it."""
@@ -311,6 +442,9 @@ class Runs(RuleBasedStateMachine):
             return
         assert event.task in range(len(self.plan.tasks))
         assert event.token == self.run.task(event.task).token, "a stale token moved the run"
+        state = self.run.task(event.task)
+        if isinstance(event, Lost | Returned) and state.session and not event.begun:
+            assert event.session in ("", state.session), "one worker ended what another runs"
         if isinstance(event, Due):
             token, kind, due_at = self.store.timers[event.task]
             assert (token, kind) == (event.token, event.timer)
@@ -325,7 +459,9 @@ class Runs(RuleBasedStateMachine):
                 self.store.approved.add(event.task)
         if isinstance(event, Replayed) and event.input is not None:
             self.store.edited[event.task] = event.input
-        self.store.write(self.plan, transition)
+        if event is not None and not isinstance(event, Cancelled | Isolated | Released):
+            self.store.hear(self.plan, self.run.task(event.task), event)
+        self.store.write(self.plan, self.run, transition)
         self.run.apply(transition)
         for index, state in transition.tasks.items():
             self._check_step(event, index, before[index], state)
@@ -358,16 +494,24 @@ class Runs(RuleBasedStateMachine):
         for index in range(len(plan.tasks)):
             self._check_task(index, run.task(index))
         assert self.store.timers.keys() == {index for index, state in run.tasks.items() if state.due_at is not None}
-        assert self.store.questions == {
-            index: state.token for index, state in run.tasks.items() if state.status is TaskStatus.WAITING
-        }
+        waiting = {index: state for index, state in run.tasks.items() if state.status is TaskStatus.WAITING}
+        assert self.store.questions == {i: state.token for i, state in waiting.items() if state.error is None}
+        assert self.store.parked == {i: state.error for i, state in waiting.items() if state.error is not None}
         assert run.status in RUN_TERMINAL or any(self._is_open(index) for index in run.tasks), "nothing will wake it"
         assert run.attention is (run.status is RunStatus.NEEDS_ATTENTION)
 
     def _check_task(self, index: int, state: TaskState) -> None:
         ended = len(self.store.attempts.get(index, ()))
-        is_running = state.status is TaskStatus.RUNNING
+        is_running = state.status is TaskStatus.RUNNING and not state.lookups  # a lookup is no attempt
         assert state.attempt == ended + is_running, "an attempt is not accounted for"
+        assert state.lookups <= self.plan.tasks[index].retry.attempts, "looked up more often than the policy says"
+        if state.lookups:
+            assert index in self.store.in_doubt
+            assert state.error is not None, "what is not known was forgotten"
+        if state.status is not TaskStatus.RUNNING:
+            assert not state.session, "held by somebody although nobody runs it"
+        if index in self.store.in_doubt:
+            assert state.lookups or state.is_parked or state.status in TERMINAL, "an ambiguous end was forgotten"
         assert state.attempt <= state.token
         assert 0 <= state.attempt - state.retries_from <= self.plan.tasks[index].retry.attempts, "more than the policy"
         needs = [self.run.task(need).status for need in self.plan.tasks[index].needs]
@@ -382,7 +526,7 @@ class Runs(RuleBasedStateMachine):
             case TaskStatus.RUNNING if state.due_at is not None:
                 assert self.store.timers[index] == (state.token, "timeout", state.due_at)
             case TaskStatus.QUEUED | TaskStatus.RUNNING:
-                assert (index, state.token) in self.store.handed_out
+                assert (index, state.token) in (self.store.lookups if state.lookups else self.store.bodies)
             case TaskStatus.SKIPPED:
                 assert stopped or state.error is not None
                 assert state.token == 0

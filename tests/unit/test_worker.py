@@ -3,9 +3,13 @@
 import asyncio
 import contextlib
 import logging
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -17,15 +21,17 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from pydantic import SecretStr
 
 from headrace import failure
-from headrace.attempt import Attempt
+from headrace.attempt import Attempt, Stop
 from headrace.context import Context, current
-from headrace.errors import ConfigurationError, NonRetryable, RetryAfter
-from headrace.messages import Abort, Command, Event, Failed, Returned, Succeeded, decode_event
+from headrace.errors import AmbiguousError, ConfigurationError, FencedError, NonRetryable, RetryAfter
+from headrace.listing import Listing
+from headrace.messages import Abort, Command, Error, Event, Failed, Granted, Returned, Started, Succeeded, decode_event
 from headrace.registry import Registry
 from headrace.settings import WorkerSettings
 from headrace.worker import Worker
+from headrace.worker import hold as hold_module
 from headrace.worker.execution import Execution
-from headrace.worker.hold import Hold
+from headrace.worker.hold import EXIT_FENCED, Hold
 from headrace.worker.reports import Reports
 from headrace.worker.room import Room
 from headrace.worker.seen import NAMES_MAX, Seen
@@ -33,6 +39,7 @@ from headrace.worker.session import Session
 from headrace.worker.stats import Stats
 
 WAIT_SECONDS = 10.0
+ROOT = Path(__file__).parents[2]
 
 
 class Outbox:
@@ -59,7 +66,7 @@ class Outbox:
 class Bench:
     """A hold with bodies to try it on."""
 
-    def __init__(self, registry: Registry, *, slots: int = 4) -> None:
+    def __init__(self, registry: Registry, *, slots: int = 4, listing: Listing | None = None) -> None:
         self.outbox, self.stats = Outbox(), Stats()
         self.hold = Hold(
             registry.prepare(),
@@ -71,6 +78,7 @@ class Bench:
             reports=cast(Reports, self.outbox),
             stats=self.stats,
             loop=asyncio.get_running_loop(),
+            listing=listing,
         )
 
     def take(self, body: str, *, run: str = "r", token: int = 1, trace: str | None = None, **fields: Any) -> Attempt:
@@ -78,6 +86,13 @@ class Bench:
         self.hold.room.take(1, attempt.size)
         self.hold.take([attempt])
         return attempt
+
+    def claims(self, run: str = "r") -> list[Started]:
+        sent = [(key, event) for batch in self.outbox.batches for key, event, _ in batch]
+        return [event for key, event in sent if key == run and isinstance(event, Started) and event.claim]
+
+    def grant(self, run: str = "r", *, token: int = 1, session: str | None = None) -> None:
+        self.hold.granted(Granted(run, 0, token, self.hold.session.id if session is None else session))
 
     async def until(self, fact: Callable[[], object]) -> None:
         deadline = time.monotonic() + WAIT_SECONDS
@@ -233,6 +248,452 @@ async def test_slow_bodies_leave_commands_to_other_workers_and_short_ones_raise_
     await bench.until(lambda: bench.hold.room.limit == 100)
     bench.take("wait", run="slow")
     await bench.until(lambda: bench.hold.room.limit == 4)
+
+
+# == claims ============================================================================================================
+@pytest.mark.parametrize("body", ["quick", "quick_sync"])
+async def test_a_claimed_body_starts_only_when_it_is_granted_and_keeps_a_slot_until_then(
+    gate: threading.Event, body: str
+) -> None:
+    bench = Bench(bodies(gate), slots=1)
+    attempt = bench.take(body, claim=True)
+    bench.take("quick", run="behind")
+    await bench.until(lambda: bench.claims())
+    claim = bench.claims()[0]
+    assert (claim.session, claim.worker, claim.token) == (bench.hold.session.id, "worker", 1)
+    assert bench.claims() == bench.outbox.sent, "nothing else was said or run"
+    assert not attempt.began_at
+    bench.grant()
+    await bench.until(lambda: bench.stats.succeeded == 2)
+    assert len([event for event in bench.outbox.sent if isinstance(event, Succeeded)]) == 2
+
+
+async def test_a_grant_is_the_announcement_of_a_long_body(gate: threading.Event) -> None:
+    bench = Bench(bodies(gate))
+    attempt = bench.take("wait", claim=True)
+    await bench.until(lambda: bench.claims())
+    bench.grant()
+    await bench.until(lambda: attempt.began_at and time.monotonic() > attempt.began_at + hold_module.ANNOUNCE_SECONDS)
+    gate.set()
+    await bench.until(lambda: bench.stats.succeeded == 1)
+    assert not [event for event in bench.outbox.sent if isinstance(event, Started) and not event.claim]
+
+
+async def test_a_hand_out_that_was_granted_to_another_session_is_let_go(gate: threading.Event) -> None:
+    bench = Bench(bodies(gate), slots=1)
+    attempt = bench.take("quick", claim=True)
+    bench.take("quick", run="behind")
+    await bench.until(lambda: bench.claims())
+    bench.grant(session="0" * 32)
+    await bench.until(lambda: bench.stats.succeeded == 1)
+    assert (attempt.stop, attempt.settled, attempt.began_at) == (Stop.SUPERSEDED, True, 0.0)
+    assert bench.stats.dropped == 1
+    bench.grant()  # too late, and of nothing that is held
+    await asyncio.sleep(0)
+    assert bench.stats.begun == 1
+    assert bench.hold.held() == []
+
+
+async def test_only_a_grant_of_the_claimed_hand_out_counts_and_only_once(gate: threading.Event) -> None:
+    bench = Bench(bodies(gate))
+    attempt = bench.take("wait", claim=True, token=7)
+    await bench.until(lambda: bench.claims())
+    bench.grant(token=6)
+    bench.grant(token=8)
+    bench.grant("other", token=7)
+    await asyncio.sleep(0.05)
+    assert not attempt.began_at
+    for _ in range(3):  # each claim is answered
+        bench.grant(token=7)
+    await bench.until(lambda: attempt.began_at)
+    bench.grant(token=7, session="0" * 32)
+    gate.set()
+    await bench.until(lambda: bench.stats.succeeded == 1)
+    await bench.until(lambda: bench.hold._running == 0)
+    assert (bench.stats.begun, bench.stats.dropped) == (1, 0)
+
+
+async def test_a_grant_before_its_claim_starts_nothing(gate: threading.Event) -> None:
+    bench = Bench(bodies(gate), slots=1)
+    bench.take("wait", run="first")
+    attempt = bench.take("quick", claim=True)
+    bench.grant()  # of another worker's claim, as every worker hears
+    gate.set()
+    await bench.until(lambda: bench.claims())
+    assert not attempt.began_at
+    bench.grant()
+    await bench.until(lambda: bench.stats.succeeded == 2)
+
+
+async def test_a_claim_is_made_again_until_it_is_answered(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hold_module, "CLAIM_SECONDS", 0.06)
+    bench = Bench(bodies(gate))
+    attempt = bench.take("wait", claim=True)
+    await bench.until(lambda: len(bench.claims()) >= 3)
+    assert len(set(map(repr, bench.claims()))) == 1
+    bench.grant()
+    await bench.until(lambda: attempt.began_at)
+    made = len(bench.claims())
+    await bench.until(lambda: time.monotonic() > attempt.began_at + 0.25)
+    assert len(bench.claims()) == made
+    gate.set()
+    await bench.until(lambda: bench.stats.succeeded == 1)
+
+
+async def test_a_grant_after_the_lease_starts_nothing(gate: threading.Event) -> None:
+    bench = Bench(bodies(gate))
+    attempt = bench.take("quick", claim=True)
+    await bench.until(lambda: bench.claims())
+    expire(bench.hold.session)  # and the control thread has not looked yet
+    bench.grant()
+    await asyncio.sleep(0.05)
+    assert not attempt.began_at
+    bench.hold.fence([attempt])
+    await bench.until(lambda: bench.hold._running == 0)
+    assert bench.hold.held() == []
+
+
+async def test_draining_hands_a_claimed_hand_out_back_unbegun(gate: threading.Event) -> None:
+    bench = Bench(bodies(gate), slots=2)
+    running = bench.take("wait", run="a")
+    claiming = bench.take("quick", run="b", claim=True)
+    await bench.until(lambda: running.began_at and bench.claims("b"))
+    bench.hold.drain()
+    await bench.until(lambda: bench.stats.returned == 1)
+    bench.grant("b")
+    gate.set()
+    await asyncio.wait_for(bench.hold.empty(), WAIT_SECONDS)
+    (returned,) = [event for event in bench.outbox.sent if isinstance(event, Returned)]
+    assert not returned.begun
+    assert not claiming.began_at
+    await bench.until(lambda: bench.hold._running == 0)
+
+
+async def test_giving_up_in_the_middle_of_a_claim_hands_it_back_unbegun(gate: threading.Event) -> None:
+    bench = Bench(bodies(gate))
+    attempts = [bench.take(body, run=body, claim=True) for body in ("wait", "wait_sync")]
+    await bench.until(lambda: bench.claims("wait") and bench.claims("wait_sync"))
+    await bench.hold.give_up()
+    assert [event.begun for event in bench.outbox.sent if isinstance(event, Returned)] == [False, False]
+    for attempt in attempts:
+        bench.grant(attempt.run_id)
+    gate.set()
+    await bench.until(lambda: bench.hold._running == 0)
+    assert bench.stats.begun == 0
+
+
+async def test_an_abort_in_the_middle_of_a_claim_frees_its_slot(gate: threading.Event) -> None:
+    bench = Bench(bodies(gate), slots=1)
+    attempt = bench.take("quick", claim=True)
+    bench.take("quick", run="behind")
+    await bench.until(lambda: bench.claims())
+    bench.hold.abort(Abort("r", 0, 1))
+    await bench.until(lambda: bench.stats.succeeded == 1)
+    assert (attempt.stop, attempt.began_at) == (Stop.ABORTED, 0.0)
+    bench.grant()
+    await asyncio.sleep(0)
+    assert bench.hold._running == 0
+
+
+@pytest.mark.parametrize("body", ["quick", "quick_sync"])
+async def test_a_command_that_may_have_been_called_off_is_claimed_as_well(gate: threading.Event, body: str) -> None:
+    bench = Bench(bodies(gate), slots=1)
+    for n in range(5):
+        bench.take("quick_sync", run=f"before{n}")
+    attempt = Attempt(b"r", Command(0, "t", body, 1, 1, "n"), 10)
+    attempt.asks = True
+    bench.hold.room.take(1, attempt.size)
+    bench.hold.take([attempt])
+    await bench.until(lambda: bench.claims() and bench.stats.succeeded == 5)
+    assert not attempt.began_at
+    bench.grant()
+    await bench.until(lambda: bench.stats.succeeded == 6)
+
+
+async def test_an_unknown_body_is_not_claimed(gate: threading.Event) -> None:
+    bench = Bench(bodies(gate))
+    bench.take("nobody", claim=True)
+    await bench.until(lambda: bench.outbox.sent)
+    assert [type(event) for event in bench.outbox.sent] == [Failed]
+    assert bench.hold._running == 0
+
+
+async def test_no_way_in_which_a_claim_ends_leaks_a_slot(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hold_module, "CLAIM_SECONDS", 0.05)
+    bench = Bench(bodies(gate), slots=3)
+    count = 120
+    for n in range(count):
+        bench.take(("quick", "quick_sync")[n % 2], run=f"r{n}", claim=n % 4 != 3)
+    asked: set[str] = set()
+    while len(asked) < count * 3 // 4:
+        for attempt in bench.hold.held():
+            run, n = attempt.run_id, int(attempt.run_id[1:])
+            if attempt.claimed_at is None or run in asked:
+                continue
+            asked.add(run)
+            match n % 5:
+                case 0:
+                    bench.hold.abort(Abort(run, 0, 1))
+                case 1:
+                    bench.grant(run, session="0" * 32)
+                case 2:  # a newer hand-out of the same task
+                    bench.take("quick", run=run, token=2)
+                case 3:
+                    bench.hold.fence([attempt])
+                case _:
+                    bench.grant(run)
+        await asyncio.sleep(0.001)
+    await bench.until(lambda: not bench.hold.held() and bench.hold._running == 0)
+    assert bench.hold.room.free == bench.hold.room.limit
+    running = [bench.take("wait", run=f"last{n}") for n in range(4)]
+    await bench.until(lambda: sum(1 for attempt in running if attempt.began_at) == 3)
+    gate.set()
+
+
+# == effects ===========================================================================================================
+def expire(session: Session) -> None:
+    """A lease that was given, and is over by now."""
+    session.renewed(session.beat(time.monotonic() - 60.0), 30.0)
+
+
+def renew(session: Session) -> None:
+    session.renewed(session.beat(time.monotonic()), 30.0)
+
+
+def carried_out(body: Callable[[Context], object], session: Session | None = None, *, fenced: bool = False) -> Error:
+    """What a worker would say of a body that raises."""
+    registry = Registry()
+    registry.task("b")(body)
+    attempt = Attempt(b"r", Command(0, "charge", "b", 1, 1, "n"))
+    attempt.body, attempt.session = registry.prepare()["b"], session
+    attempt.stop = Stop.FENCED if fenced else None
+    answer = Execution("w", lambda: "s", None).attend_in_thread(attempt)
+    assert isinstance(answer, Failed), answer
+    return answer.error
+
+
+def test_an_effect_begins_with_the_key_of_its_task() -> None:
+    attempt = Attempt(b"run-1", Command(0, "charge", "b", 2, 7, "n"))
+    attempt.session = Session(30.0)
+    renew(attempt.session)
+    ctx = Context(attempt)
+    with ctx.effect() as key:
+        assert key == ctx.effect_key == "run-1/charge"
+
+
+def test_an_effect_is_refused_after_the_lease_although_nobody_has_noticed_yet() -> None:
+    """As after a freeze of the whole process: the body's thread may go on before the thread that fences."""
+    session, acted = Session(30.0), False
+    expire(session)
+
+    def body(ctx: Context) -> None:
+        nonlocal acted
+        ctx.heartbeat()
+        assert not ctx.cancelled
+        with ctx.effect():
+            acted = True
+
+    error = carried_out(body, session)
+    assert error.type.endswith("FencedError")
+    assert (acted, error.ambiguous) == (False, False)
+
+
+@pytest.mark.parametrize(("age", "is_allowed"), [(1.0, True), (60.0, False)])
+def test_an_effect_is_allowed_for_one_lease_while_nobody_has_given_any(age: float, is_allowed: bool) -> None:
+    """The engine may have recorded the first heartbeat, and its answer not be read yet."""
+    attempt = Attempt(b"r", Command(0, "t", "b", 1, 1, "n"))
+    attempt.session = Session(30.0)
+    attempt.session.is_lapsed(time.monotonic() - age, holds=True)
+    with contextlib.nullcontext() if is_allowed else pytest.raises(FencedError), Context(attempt).effect():
+        pass
+    assert attempt.had_effect is is_allowed
+
+
+@pytest.mark.parametrize(
+    ("stop", "error"),
+    [
+        (Stop.FENCED, FencedError),
+        (Stop.ABORTED, FencedError),
+        (Stop.SUPERSEDED, FencedError),
+        (Stop.TIMED_OUT, asyncio.CancelledError),
+        (Stop.DRAINED, asyncio.CancelledError),
+    ],
+)
+def test_an_effect_does_not_begin_when_the_attempt_has_to_stop(stop: Stop, error: type[BaseException]) -> None:
+    attempt = Attempt(b"r", Command(0, "t", "b", 1, 1, "n"))
+    attempt.stop = stop
+    with pytest.raises(error), Context(attempt).effect():
+        raise AssertionError("begun")
+    assert not attempt.had_effect
+
+
+def nothing(ctx: Context) -> None:
+    raise ValueError("before")
+
+
+def inside(ctx: Context) -> None:
+    with ctx.effect():
+        raise ConnectionError("reset")
+
+
+def behind(ctx: Context) -> None:
+    with ctx.effect():
+        pass
+    raise ValueError("behind it")
+
+
+def nested(ctx: Context) -> None:
+    with ctx.effect(), contextlib.suppress(NonRetryable), ctx.effect():
+        raise NonRetryable("refused")
+    raise ValueError("behind both")
+
+
+def refused(ctx: Context) -> None:
+    with ctx.effect():
+        raise NonRetryable("the card is stolen")
+
+
+def refused_in_both(ctx: Context) -> None:
+    with ctx.effect(), ctx.effect():
+        raise NonRetryable("the card is stolen")
+
+
+def busy(ctx: Context) -> None:
+    with ctx.effect():
+        raise RetryAfter(3.0)
+
+
+def refused_then_broken(ctx: Context) -> None:
+    try:
+        refused(ctx)
+    except NonRetryable:
+        raise ValueError("nothing happened, and something else broke") from None
+
+
+def second_refused(ctx: Context) -> None:
+    with ctx.effect():
+        pass
+    with ctx.effect():
+        raise NonRetryable("but the first one happened")
+
+
+def second_busy(ctx: Context) -> None:
+    with ctx.effect():
+        pass
+    with ctx.effect():
+        raise RetryAfter(timedelta(seconds=3))
+
+
+def said_so(ctx: Context) -> None:
+    raise AmbiguousError("the bank did not answer")
+
+
+def said_so_inside(ctx: Context) -> None:
+    with ctx.effect():
+        raise AmbiguousError("the bank did not answer")
+
+
+def exits(ctx: Context) -> None:
+    with ctx.effect():
+        raise SystemExit(3)
+
+
+def unencodable(ctx: Context) -> object:
+    with ctx.effect():
+        pass
+    return object()
+
+
+@pytest.mark.parametrize(
+    ("body", "is_ambiguous", "is_retryable"),
+    [
+        (nothing, False, True),
+        (inside, True, True),
+        (behind, True, True),
+        (nested, True, True),
+        (refused, False, False),
+        (refused_in_both, False, False),
+        (busy, False, True),
+        (refused_then_broken, False, True),
+        (second_refused, True, False),
+        (second_busy, True, True),
+        (said_so, True, True),
+        (said_so_inside, True, True),
+        (exits, True, True),
+        (unencodable, True, False),
+    ],
+)
+def test_a_failure_from_an_effect_on_is_ambiguous_unless_it_says_that_nothing_happened(
+    body: Callable[[Context], object], is_ambiguous: bool, is_retryable: bool
+) -> None:
+    error = carried_out(body)
+    assert (error.ambiguous, error.retryable) == (is_ambiguous, is_retryable)
+
+
+def test_a_delay_is_kept_when_nothing_happened() -> None:
+    assert carried_out(busy).retry_after == 3.0
+
+
+async def test_a_cancelled_async_effect_is_ambiguous() -> None:
+    registry, begun = Registry(), asyncio.Event()
+
+    @registry.task("b")
+    async def body(ctx: Context) -> None:
+        with ctx.effect():
+            begun.set()
+            await asyncio.sleep(WAIT_SECONDS)
+
+    attempt = Attempt(b"r", Command(0, "t", "b", 1, 1, "n"))
+    attempt.body = registry.prepare()["b"]
+    running = asyncio.ensure_future(Execution("w", lambda: "s", None).attend(attempt))
+    await asyncio.wait_for(begun.wait(), WAIT_SECONDS)
+    running.cancel()
+    answer = await running
+    assert isinstance(answer, Failed)
+    assert answer.error.ambiguous
+
+
+# == bodies that must not overlap ======================================================================================
+async def hold_of_a_lapsed_lease(body: str, *, exclusive: bool, granted: bool) -> None:
+    """Runs in a process of its own, which may end here."""
+    gate = threading.Event()
+    bench = Bench(bodies(gate))
+    attempt = bench.take(body, claim=True, exclusive=exclusive)
+    await bench.until(lambda: bench.claims())
+    if granted:
+        bench.grant()
+        await bench.until(lambda: attempt.began_at)
+    bench.hold.fence([attempt])
+    assert attempt.settled
+    gate.set()
+    print("lives")
+
+
+@pytest.mark.parametrize(
+    ("body", "exclusive", "granted", "code"),
+    [
+        ("wait_sync", True, True, EXIT_FENCED),  # nothing can stop a thread
+        ("wait_sync", True, False, 0),
+        ("wait_sync", False, True, 0),
+        ("wait", True, True, 0),  # cancelled
+    ],
+)
+def test_an_exclusive_body_that_cannot_be_stopped_takes_its_process_with_it(
+    body: str, exclusive: bool, granted: bool, code: int
+) -> None:
+    script = (
+        "import asyncio; from tests.unit.test_worker import hold_of_a_lapsed_lease as f; "
+        f"asyncio.run(f({body!r}, exclusive={exclusive}, granted={granted}))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == code, ran.stderr
+    assert ("lives" in ran.stdout) == (not code)
 
 
 # == tracing ===========================================================================================================

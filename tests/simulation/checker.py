@@ -1,0 +1,246 @@
+"""What must hold: some of it at every commit, the rest when all is quiet. Violations are sentences, in order."""
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import msgspec
+
+from headrace.messages import Lost, decode_event
+from headrace.messages import effect_key as name_effect
+from tests.simulation.kafka import Stored
+from tests.simulation.postgres import Row, Transaction
+
+if TYPE_CHECKING:
+    from tests.simulation.scene import Scene
+
+ENDS: Final = frozenset({"completed", "failed", "skipped", "cancelled"})
+RUN_ENDS: Final = frozenset({"completed", "failed", "cancelled"})
+VIOLATIONS_MAX: Final = 20
+
+
+class Checker:
+    def __init__(self, scene: "Scene") -> None:
+        self._scene = scene
+        self.violations: list[str] = []
+        self._lost_said: set[tuple[bytes, int, int]] = set()
+        scene.postgres.on_commit.append(self._see_commit)
+        scene.kafka.on_record.append(self._see_record)
+
+    def say(self, violation: str) -> None:
+        if len(self.violations) < VIOLATIONS_MAX and violation not in self.violations:
+            self.violations.append(violation)
+            self._scene.sim.note("checker", violation)
+
+    # -- at every commit
+    def _see_record(self, topic: str, stored: Stored) -> None:
+        if topic.endswith(".events") and isinstance(event := decode_event(stored.value), Lost):
+            self._lost_said.add((UUID((stored.key or b"").decode()).bytes, event.task, event.token))
+
+    def _see_commit(self, transaction: Transaction) -> None:
+        tables = self._scene.postgres.tables
+        for (table, key), after in transaction.writes.items():
+            before = tables[table].get(key)
+            match table:
+                case "run":
+                    self._see_run(key, before, after)
+                case "task":
+                    self._see_task(key, before, after, transaction)
+                case "worker_session":
+                    self._see_session(key, before, after)
+                case "history" | "attempt":
+                    if before is not None:
+                        self.say(f"I7 {table} {_name(key)} was written twice")
+                case _:
+                    pass
+
+    def _see_run(self, key: Any, before: Row | None, after: Row | None) -> None:
+        if before is None or after is None:
+            return
+        if before["status"] in RUN_ENDS:
+            self.say(f"I6 run {_name(key)} changed after its end: {before['status']} to {after['status']}")
+        if after["row_version"] <= before["row_version"]:
+            self.say(f"I7 run {_name(key)} went back to version {after['row_version']}")
+
+    def _see_task(self, key: Any, before: Row | None, after: Row | None, transaction: Transaction) -> None:
+        if before is None or after is None:
+            return
+        if after["token"] < before["token"]:
+            self.say(f"I4 task {_name(key)}: token fell from {before['token']} to {after['token']}")
+        if before["status"] in ENDS:
+            self.say(f"I6 task {_name(key)} changed after its end: {before['status']} to {after['status']}")
+        if after["attempt"] < before["attempt"]:
+            self.say(f"I12 task {_name(key)}: attempts fell from {before['attempt']} to {after['attempt']}")
+
+    def _see_session(self, key: Any, before: Row | None, after: Row | None) -> None:
+        if before is not None and after is not None and before["ended_at"] is not None:
+            self.say(f"I3 session {str(key[0])[-6:]} was renewed after its end")
+
+    # -- when all is quiet
+    def is_quiet(self) -> bool:
+        tables = self._scene.postgres.tables
+        return (
+            not self._scene.client.busy
+            and all(run["status"] in RUN_ENDS for run in tables["run"].values())
+            and all(row["applied_at"] is not None for row in tables["inbox"].values())
+        )
+
+    def verdict(self) -> list[str]:
+        for process, lane, error in self._scene.sim.crashes:
+            self.say(f"crash of {process.name}/{lane}: {error!r}")
+        self._check_starts()
+        self._check_progress()
+        self._check_histories()
+        self._check_attempts()
+        self._check_status()
+        self._check_effects()
+        self._check_waits()
+        return self.violations
+
+    def _check_starts(self) -> None:
+        client, runs = self._scene.client, self._scene.postgres.tables["run"]
+        for sentence in client.conflicts:
+            self.say(f"I1 {sentence}")
+        for key, run_id in client.started.items():
+            if (UUID(run_id).bytes,) not in runs:
+                self.say(f"I24 the start {key} was answered, and run {run_id[-6:]} is not there")
+        if len(runs) > len(client.asked):
+            self.say(f"I1 {len(client.asked)} starts made {len(runs)} runs")
+
+    def _check_progress(self) -> None:
+        tables = self._scene.postgres.tables
+        if self._scene.client.busy:
+            self.say(f"I8 {self._scene.client.busy} requests of the client never ended")
+        for key, run in tables["run"].items():
+            if run["status"] not in RUN_ENDS:
+                open_tasks = {
+                    index: f"{task['status']}#{task['token']}"
+                    for (run_id, index), task in tables["task"].items()
+                    if run_id == key[0] and task["status"] not in ENDS
+                }
+                self.say(f"I8 run {_name(key)} is {run['status']} long after heal; open: {open_tasks}")
+        for key, row in tables["inbox"].items():
+            if row["applied_at"] is None:
+                self.say(f"I2 request {key[0].hex()[-6:]} ({row['kind']}) was never applied")
+
+    def _check_histories(self) -> None:
+        tables = self._scene.postgres.tables
+        versions: defaultdict[bytes, set[int]] = defaultdict(set)
+        for run_id, version in tables["history"]:
+            versions[run_id].add(version)
+        for (run_id, _, _), attempt in tables["attempt"].items():
+            versions[run_id].add(attempt["row_version"])
+        for (run_id,), run in tables["run"].items():
+            wanted = set(range(1, run["row_version"] + 1))
+            if versions[run_id] != wanted:
+                missing, more = sorted(wanted - versions[run_id]), sorted(versions[run_id] - wanted)
+                self.say(f"I7 history of run {_name((run_id,))} lacks {missing} and has {more} too many")
+        for run_id in versions:
+            self._check_tokens(run_id)
+
+    def _check_tokens(self, run_id: bytes) -> None:
+        """Fold the history by itself: each hand-out ends once, and later ones end later."""
+        tables = self._scene.postgres.tables
+        ends: list[tuple[int, int, int, str]] = []
+        for (of, version), row in tables["history"].items():
+            if of == run_id and row["kind"] in ("lost", "returned") and row.get("task") is not None:
+                ends.append((version, row["task"], row["token"], row["kind"]))
+        for (of, task, token), attempt in tables["attempt"].items():
+            if of == run_id:
+                ends.append((attempt["row_version"], task, token, attempt["outcome"]))
+        latest: dict[int, int] = {}
+        for version, task, token, how in sorted(ends):
+            if token <= latest.get(task, 0):
+                self.say(f"I4 run {_name((run_id,))} task {task}: {how} at version {version} names token {token} again")
+            latest[task] = max(token, latest.get(task, 0))
+        for (of, task), row in tables["task"].items():
+            if of == run_id and latest.get(task, 0) > row["token"]:
+                self.say(f"I4 run {_name((run_id,))} task {task} is at token {row['token']}, behind its history")
+
+    def _check_attempts(self) -> None:
+        tables = self._scene.postgres.tables
+        numbers: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
+        for (run_id, task, token), attempt in sorted(tables["attempt"].items()):
+            numbers[run_id, task].append(attempt["attempt"])
+            self._check_outcome(run_id, task, token, attempt)
+        for place, found in numbers.items():
+            if found != list(range(1, len(found) + 1)):
+                self.say(f"I12 attempts of {_name(place)} are numbered {found}")
+            state = tables["task"].get(place)
+            if state is not None and state["status"] in ("completed", "failed") and state["attempt"] != len(found):
+                self.say(f"I12 task {_name(place)} counts {state['attempt']} attempts and has {len(found)}")
+
+    def _check_outcome(self, run_id: bytes, task: int, token: int, attempt: Row) -> None:
+        """An outcome that a worker reported was reached by a body under that very token."""
+        name = self._scene.task_name(run_id, task)
+        ended = self._scene.ledger.ended.get((str(UUID(bytes=run_id)), name, token), set())
+        where = f"{_name((run_id, task))}#{token}"
+        if attempt["outcome"] == "completed" and "completed" not in ended:
+            self.say(f"I5 attempt {where} is completed, and no body of it was")
+        if attempt["outcome"] == "failed" and _code(attempt) == "ERROR" and "failed" not in ended:
+            self.say(f"I4 attempt {where} failed by a body's error, and no body of it did")
+        if attempt["outcome"] == "lost" and (run_id, task, token) not in self._lost_said:
+            self.say(f"I4 attempt {where} was lost, and nobody said so")
+
+    def _check_status(self) -> None:
+        tables = self._scene.postgres.tables
+        states: defaultdict[bytes, Counter[str]] = defaultdict(Counter)
+        for (run_id, _), task in tables["task"].items():
+            states[run_id][task["status"]] += 1
+        for (run_id,), run in tables["run"].items():
+            total = len(self._scene.plan_of(run_id).tasks)
+            if (derived := derive(total, states[run_id], run["attention"])) != run["status"]:
+                self.say(f"I9 run {_name((run_id,))} is {run['status']}, its tasks say {derived}")
+
+    def _check_effects(self) -> None:
+        tables, ledger = self._scene.postgres.tables, self._scene.ledger
+        for sentence in ledger.wrong:
+            self.say(sentence)
+        calls = Counter((call.run_id, call.task) for call in ledger.calls)
+        for (run_id, index), task in tables["task"].items():
+            spec = self._scene.plan_of(run_id).tasks[index]
+            if spec.run is None:
+                continue
+            where, text = _name((run_id, index)), str(UUID(bytes=run_id))
+            if task["status"] == "completed" and name_effect(text, spec.name) not in ledger.effects:
+                self.say(f"I5 task {where} is completed, and its effect is not in the ledger")
+            called = calls[text, spec.name]
+            begun = sum(count for (run, name, _), count in ledger.begun.items() if (run, name) == (text, spec.name))
+            if called > begun:
+                self.say(f"I5 task {where} had {called} effects in {begun} bodies")
+            if spec.effect != "idempotent" and called > 1:
+                self.say(f"I5 the effect of task {where} ({spec.effect}) was called {called} times")
+            late = [hand for hand in ledger.begun if hand[:2] == (text, spec.name) and hand[2] > task["token"]]
+            if late:
+                self.say(f"I4 task {where} is at token {task['token']}, and {late} began")
+
+    def _check_waits(self) -> None:
+        """A run that has ended waits for nothing."""
+        tables = self._scene.postgres.tables
+        for (run_id, task), _ in tables["timer"].items():
+            if tables["run"][run_id,]["status"] in RUN_ENDS:
+                self.say(f"I13 run {_name((run_id,))} has ended, and task {task} still has a timer")
+        for row in tables["approval"].values():
+            if row["status"] == "waiting" and tables["run"][row["run_id"],]["status"] in RUN_ENDS:
+                self.say(f"I13 run {_name((row['run_id'],))} has ended, and somebody is still asked")
+        for (run_id, task), _ in tables["parked_task"].items():
+            if tables["run"][run_id,]["status"] in RUN_ENDS:
+                self.say(f"I13 run {_name((run_id,))} has ended, and task {task} is still before a person")
+
+
+def derive(total: int, states: Counter[str], attention: bool) -> str:
+    """A run's status told again, not with the product's words."""
+    if attention:
+        return "needs_attention"
+    if sum(states[end] for end in ENDS) == total:
+        return "failed" if states["failed"] else "cancelled" if states["cancelled"] else "completed"
+    is_busy = states["queued"] or states["running"] or states["pending"]
+    return "waiting" if states["waiting"] and not is_busy else "running"
+
+
+def _name(key: Any) -> str:
+    return "/".join(one.hex()[-6:] if isinstance(one, bytes) else str(one) for one in key)
+
+
+def _code(attempt: Row) -> str:
+    return str(msgspec.json.decode(attempt["error"] or b"{}").get("code", ""))

@@ -1,0 +1,133 @@
+"""Bugs put into the product, to see that the simulation finds them. Named after the cases they were taken from."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+import streams.run_agent
+from headrace.attempt import Attempt
+from headrace.errors import UnavailableError
+from headrace.machine import TaskStatus
+from headrace.worker.hold import Hold
+from headrace.worker.session import Session
+from state.pipe import Overtaken, Refused
+from streams.ownership import Ownership
+from streams.run_agent import RunAgent
+from tests.simulation import statements
+from tests.simulation.postgres_clients import FakePipe
+from tests.simulation.seams import put
+
+machine: Final[Any] = importlib.import_module("headrace.machine.advance")  # the package's own name for it is a function
+
+
+def _lost_without_token() -> None:
+    _ignore_token("_lost")
+
+
+def _failure_without_ownership() -> None:
+    _ignore_token("_failed")
+
+
+def _ignore_token(arm: str) -> None:
+    original = getattr(machine, arm)
+
+    def decide(plan: Any, run: Any, event: Any, at: int) -> Any:
+        task = run.tasks.get(event.task)
+        return original(plan, run, event if task is None else msgspec.structs.replace(event, token=task.token), at)
+
+    setattr(machine, arm, decide)
+
+
+def _command_in_a_second_transaction() -> None:
+    original = FakePipe.run
+
+    def run(self: FakePipe, calls: Any) -> None:
+        later = [call for call in calls if call[0] in ("hand_out_tasks", "publish_messages")]
+        original(self, [call for call in calls if call not in later])
+        if later:
+            self.before = lambda transaction: None
+            original(self, later)
+
+    put(FakePipe, run=run)
+
+
+def _nobody_restores_timers() -> None:
+    statements.MODELS["restore_timers"] = lambda t, *_: []
+
+
+class _Deaf(list[int]):
+    """Tasks that ended, without those whose end the joins behind them are not told of."""
+
+    def __init__(self, draft: Any, ended: list[int]) -> None:
+        super().__init__()
+        self._draft = draft
+        for index in ended:
+            self.append(index)
+
+    def append(self, index: int) -> None:
+        if self._draft.tasks[index].status is TaskStatus.COMPLETED:
+            super().append(index)
+
+
+def _join_waits_for_the_skipped() -> None:
+    close = machine._close
+    machine._close = lambda plan, run, draft, ended, at: close(plan, run, draft, _Deaf(draft, ended), at)
+
+
+def _offset_passes_a_record() -> None:
+    take = Ownership.take
+    put(Ownership, take=lambda self, batch, **_: take(self, batch, is_gapless=False))
+
+    async def once(self: RunAgent, batch: Any) -> None:
+        try:
+            await self._apply(batch)
+        except (Overtaken, UnavailableError, Refused):
+            self._forget()
+
+    put(RunAgent, __call__=once)
+
+
+def _start_claims_nothing() -> None:
+    def claim(t: Any, namespace: str, keys: list[str], *_: Any) -> Any:
+        return [(key,) for key in keys]
+
+    statements.MODELS["claim_trigger_keys"] = claim
+
+
+def _ended_session_is_renewed() -> None:
+    put(statements, is_renewable=lambda known, seq: known["seq"] < seq)
+
+
+def _no_fence_at_the_effect() -> None:
+    put(Attempt, is_ours=lambda self: True)
+    put(Session, is_lapsed=lambda self, now, *, holds: False)
+
+
+def _claimed_body_does_not_wait() -> None:
+    put(Hold, _claim=Hold._start)
+
+
+def _not_visible_is_not_there() -> None:
+    put(streams.run_agent, NOT_YET=(0.0,))
+
+
+def _copy_outlives_the_ownership() -> None:
+    put(RunAgent, _trust=lambda self, moves: None)
+
+
+PLANTED: Final[dict[str, Callable[[], None]]] = {
+    "B01-lost-without-token": _lost_without_token,
+    "B08-failure-without-ownership": _failure_without_ownership,
+    "B22-command-in-a-second-transaction": _command_in_a_second_transaction,
+    "B27-nobody-restores-timers": _nobody_restores_timers,
+    "B48-join-waits-for-the-skipped": _join_waits_for_the_skipped,
+    "B92-offset-passes-a-record": _offset_passes_a_record,
+    "start-claims-nothing": _start_claims_nothing,
+    "ended-session-is-renewed": _ended_session_is_renewed,
+    "no-fence-at-the-effect": _no_fence_at_the_effect,
+    "claimed-body-does-not-wait": _claimed_body_does_not_wait,
+    "not-visible-is-not-there": _not_visible_is_not_there,
+    "copy-outlives-the-ownership": _copy_outlives_the_ownership,
+}

@@ -1,0 +1,58 @@
+"""The simulation as tests. It runs in interpreters of its own, because it puts another world under the product."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+SEEDS: Final = 500
+JOBS: Final = 2
+PLANTED: Final = (
+    "B01-lost-without-token",
+    "B08-failure-without-ownership",
+    "B22-command-in-a-second-transaction",
+    "B27-nobody-restores-timers",
+    "B48-join-waits-for-the-skipped",
+    "B92-offset-passes-a-record",
+    "start-claims-nothing",
+    "ended-session-is-renewed",
+    "no-fence-at-the-effect",
+    "claimed-body-does-not-wait",
+    "not-visible-is-not-there",
+    "copy-outlives-the-ownership",
+)
+
+
+def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.simulation", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1_200, check=False)
+
+
+@pytest.mark.slow
+def test_no_seed_violates_an_invariant() -> None:
+    done = simulate("--seeds", str(SEEDS), "--jobs", str(JOBS))
+    lines = done.stdout.splitlines()
+    failed = [line for line in lines if "FAILED" in line or line.startswith("    ")]
+    assert not failed, "\n".join(failed)
+    assert sum(line.startswith("seed ") for line in lines) >= SEEDS, done.stdout[-2_000:] + done.stderr[-2_000:]
+    assert done.returncode == 0, done.stderr[-2_000:]
+
+
+def test_the_same_seed_is_the_same_order_of_events() -> None:
+    first, second = (re.findall(r"seed \d+: \w+ (\w+)", simulate("--seeds", "3", "--from", "40").stdout) for _ in "ab")
+    assert len(first) >= 3
+    assert first == second
+    assert len(set(first)) == len(first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_is_found(bug: str) -> None:
+    done = simulate("--seeds", "200", "--plant", bug, "--until-failed")
+    found = re.findall(r"FAILED.*\n    (.*)", done.stdout)
+    assert found, done.stdout[-500:] + done.stderr[-2_000:]
+    assert not found[0].startswith("the simulation broke"), found[0]

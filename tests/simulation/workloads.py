@@ -1,0 +1,223 @@
+"""What runs: workflows small enough to read in a trace, bodies that are slow, fail, and have effects, and a client."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import psycopg
+
+from headrace.context import Context
+from headrace.errors import ConflictError, FencedError, NotFoundError
+from headrace.graph import Workflow
+from headrace.lookup import did_not_happen, happened, unknown
+from headrace.machine import Plan, compile_plan
+from headrace.messages import effect_key
+from headrace.registry import Registry
+from state.decisions import cancel_run, decide_approval, resolve_task
+from state.starts import start_run
+from state.store import Store
+from tests.simulation.ledger import Ledger
+from tests.simulation.postgres_clients import AsyncConnection
+from tests.simulation.scheduler import sim
+
+if TYPE_CHECKING:
+    from tests.simulation.scene import Scene
+
+_RETRY: Final = {"attempts": 6, "delay": "0.2s", "cap": "1s"}
+
+_QUESTION: Final = {"title": "Go on?", "approvers": ["ops"], "expires": "4s", "on_expiry": "approve"}
+
+
+def _step(*needs: str, **more: Any) -> dict[str, Any]:
+    return {"run": "step", "needs": list(needs), "retry": _RETRY} | more
+
+
+WORKFLOWS: Final[dict[str, dict[str, Any]]] = {
+    "linear": {"tasks": {"a": _step(), "b": _step("a"), "c": _step("b")}},
+    "diamond": {
+        "tasks": {"a": _step(), "b": _step("a"), "c": _step("a", **{"if": "input.takes_c"}), "d": _step("b", "c")}
+    },
+    "fan": {"tasks": {**{f"w{i}": _step() for i in range(8)}, "join": _step(*(f"w{i}" for i in range(8)))}},
+    "approval": {
+        "tasks": {
+            "a": _step(),
+            "ask": {"needs": ["a"], "approval": _QUESTION},
+            "b": _step("ask"),
+        }
+    },
+    "exclusive": {"tasks": {"x": _step(run="guarded", exclusive=True), "b": _step("x")}},
+    "manual": {"tasks": {"m": _step(run="guarded", effect="manual"), "b": _step("m")}},
+    "reconcile": {"tasks": {"r": _step(run="guarded", effect="reconcile", lookup="look"), "b": _step("r")}},
+    "impatient": {"tasks": {"a": _step(timeout="1s"), "b": _step("a", timeout="1s")}},
+}  # fmt: skip
+
+
+def publish(scene: "Scene") -> dict[str, Plan]:
+    plans = {}
+    for number, (name, tasks) in enumerate(WORKFLOWS.items(), 1):
+        workflow = Workflow.model_validate({"name": name, **tasks})
+        row = {"name": name, "version": 1, "definition": workflow.canonical().decode()}
+        scene.postgres.tables["workflow_version"][number,] = row
+        plans[name] = compile_plan(workflow, version=1, version_id=number)
+    return plans
+
+
+def make_registry(ledger: Ledger) -> Registry:
+    registry = Registry()
+
+    @registry.task("step")
+    async def step(ctx: Context, input: dict[str, Any]) -> dict[str, Any]:
+        return await _attempt(ledger, ctx, input, is_guarded=False)
+
+    @registry.task("guarded")
+    async def guarded(ctx: Context, input: dict[str, Any]) -> dict[str, Any]:
+        return await _attempt(ledger, ctx, input, is_guarded=True)
+
+    @registry.task("look")
+    async def look(ctx: Context) -> dict[str, Any]:
+        await asyncio.sleep(_duration(sim().random.random()))
+        draw = sim().random.random()
+        if draw < 0.1:
+            raise RuntimeError("the lookup fails")
+        if draw < 0.2:
+            return unknown()
+        return happened({"looked": "up"}) if ctx.effect_key in ledger.effects else did_not_happen()
+
+    return registry
+
+
+async def _attempt(ledger: Ledger, ctx: Context, given: dict[str, Any], *, is_guarded: bool) -> dict[str, Any]:
+    random, hand = sim().random, (ctx.run_id, ctx.task, ctx.token)
+    ledger.begin(*hand, is_exclusive=is_guarded)
+    try:
+        await asyncio.sleep(_duration(random.random()) if not is_guarded else 2.0 * random.random() ** 2)
+        if is_guarded:
+            with ctx.effect() as key:
+                ledger.call(key, *hand, ctx.attempt, is_guarded=True)
+                if random.random() < 0.2:
+                    raise TimeoutError("done, and the answer was lost")
+        else:
+            ledger.call(ctx.effect_key, *hand, ctx.attempt, is_guarded=False)
+        await asyncio.sleep(_duration(random.random()) / 2)
+        if random.random() < given.get("fails", 0.1):
+            raise RuntimeError("a simulated failure")
+    except asyncio.CancelledError:
+        ledger.end(*hand, "stopped")
+        raise
+    except (RuntimeError, TimeoutError, FencedError):
+        ledger.end(*hand, "failed")
+        raise
+    ledger.end(*hand, "completed")
+    return {"task": ctx.task, "token": ctx.token}
+
+
+def _duration(draw: float) -> float:
+    """Mostly short, sometimes longer than a heartbeat, seldom longer than a lease."""
+    if draw < 0.75:
+        return draw * 0.05
+    return 0.6 * (draw - 0.75) / 0.2 if draw < 0.95 else 3.0 * draw
+
+
+class Client:
+    """Starts, decides and cancels, and keeps a log of what it was told. Asks again until it is told something."""
+
+    def __init__(self, scene: "Scene", store: Store) -> None:
+        self._scene, self._store = scene, store
+        self.started: dict[str, str] = {}
+        """Trigger key -> run id, of every start that was answered OK."""
+        self.asked: set[str] = set()
+        self.conflicts: list[str] = []
+        self.busy = 0
+
+    async def run(self) -> None:
+        """All of a seed's requests, spread over the time in which faults are on."""
+        random = sim().random
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.resolve())
+            for number in range(self._scene.runs):
+                name = random.choice(self._scene.workflows)
+                when = random.random() * self._scene.fault_seconds * 0.8
+                self.busy += 1
+                group.create_task(self._one(f"key-{number}", name, when))
+
+    async def _one(self, key: str, workflow: str, when: float) -> None:
+        random = sim().random
+        await asyncio.sleep(when)
+        given = b'{"takes_c":%s,"fails":%s}' % (
+            random.choice([b"true", b"true", b"false"]),
+            random.choice([b"0.0", b"0.3"]),
+        )
+        self.asked.add(key)
+        starts = 2 if random.random() < 0.2 else 1
+        ids = await asyncio.gather(*(self._start(key, workflow, given) for _ in range(starts)))
+        run_id = ids[0]
+        if len(set(ids)) > 1:
+            self.conflicts.append(f"start {key} gave the runs {sorted(set(ids))}")
+        if random.random() < 0.15:
+            await asyncio.sleep(random.random() * 2)
+            await self._until_told(lambda c: self._cancel(c, run_id))
+        if workflow == "approval" and random.random() < 0.6:
+            await self._approve(run_id)
+        self.busy -= 1
+
+    async def _start(self, key: str, workflow: str, given: bytes) -> str:
+        plan = self._scene.plans[workflow]
+
+        async def start(connection: Any) -> str:
+            run_id, _ = await start_run(connection, self._store, plan, given, namespace="default", key=key)
+            return run_id
+
+        run_id: str = await self._until_told(start)
+        self.started[key] = run_id
+        return run_id
+
+    async def _cancel(self, connection: Any, run_id: str) -> None:
+        with suppress(ConflictError, NotFoundError):
+            await cancel_run(connection, self._store, UUID(run_id), reason="no longer wanted", actor="client")
+
+    async def _approve(self, run_id: str) -> None:
+        """Look for the question for a while; answer it if it comes, and its expiry was not faster."""
+        for _ in range(40):
+            await asyncio.sleep(0.2)
+            rows = self._scene.postgres.tables["approval"].items()
+            found = [key[0] for key, row in rows if row["run_id"] == UUID(run_id).bytes and row["status"] == "waiting"]
+            if found:
+                outcome = sim().random.choice(["approved", "rejected"])
+                await self._until_told(partial(self._decide, approval_id=UUID(bytes=found[0]), outcome=outcome))
+                return
+
+    async def _decide(self, connection: Any, approval_id: UUID, outcome: Any) -> None:
+        with suppress(ConflictError, NotFoundError):
+            await decide_approval(connection, self._store, approval_id, outcome, comment="", actor="client")
+
+    async def resolve(self) -> None:
+        """Be the person before whom ambiguous tasks are set: looks, thinks, and says what the ledger says."""
+        while True:
+            await asyncio.sleep(0.2)
+            for (run_id, task), row in list(self._scene.postgres.tables["parked_task"].items()):
+                if row["resolved_by"] is None and sim().random.random() < 0.3:
+                    await self._until_told(partial(self._resolve, run_id=UUID(bytes=run_id), task=task))
+
+    async def _resolve(self, connection: Any, run_id: UUID, task: int) -> None:
+        name = self._scene.task_name(run_id.bytes, task)
+        is_done = effect_key(str(run_id), name) in self._scene.ledger.effects
+        outcome: Any = "happened" if is_done else sim().random.choice(["did_not_happen", "fail"])
+        with suppress(ConflictError, NotFoundError):
+            output = b'{"said": "so"}' if is_done else None
+            await resolve_task(
+                connection, self._store, run_id, task, outcome, output=output, comment="", actor="client"
+            )
+
+    async def _until_told(self, ask: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+        """One transaction; again with the same key when its outcome is not known."""
+        while True:
+            try:
+                connection = await AsyncConnection.connect()
+                async with connection, connection.transaction():
+                    answer = await ask(connection)
+                return answer
+            except psycopg.OperationalError:
+                await asyncio.sleep(0.1 + sim().random.random() * 0.3)
