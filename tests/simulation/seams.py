@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from types import ModuleType, SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from uuid import UUID
 
 import psycopg
@@ -23,7 +23,7 @@ import structlog
 from tests.simulation import kafka_clients, postgres_clients
 from tests.simulation.loop import Asyncio
 from tests.simulation.primitives import Select, Socket, Thread, Threading, Time
-from tests.simulation.scheduler import sim
+from tests.simulation.scheduler import Killed, sim
 
 _PACKAGES: Final = (
     "headrace",
@@ -119,6 +119,8 @@ def _replace_details() -> None:
     import connectors.relay
     import headrace.leave
     import headrace.listing
+    import headrace.worker.control
+    import headrace.worker.hold
     import headrace.worker.session
     import state.store
     import streams.metrics
@@ -129,9 +131,17 @@ def _replace_details() -> None:
     put(headrace.listing, PLACES=64)  # of 4,096: it is mapped and read for every worker that dies
     put(streams.transport, asyncio=Asyncio())
     put(connectors.relay, secrets=SimpleNamespace(token_hex=lambda size: make_uuid().hex[: 2 * size]))
+    for module in (headrace.worker.control, headrace.worker.hold):  # what an exclusive body leads to
+        put(module, os=SimpleNamespace(_exit=_exit))
     put(headrace.worker.session, uuid=SimpleNamespace(uuid4=make_uuid))
     put(state.store, _encode=lambda statement, columns: columns)
     put(streams.metrics.Metrics, fresh=lambda self: [])
+
+
+def _exit(code: int) -> NoReturn:
+    """A process ends itself, at once."""
+    sim().current.process.kill()
+    raise Killed
 
 
 def make_uuid() -> UUID:

@@ -538,7 +538,7 @@ def release_ended(t: Transaction) -> list[tuple[Any, ...]]:
         task = t.get("task", run_id, index)
         is_open = task is not None and task["token"] == token and task["status"] in ("queued", "running")
         if is_open and not _is_listed(t, live, (run_id, index, token)):
-            found.append((UUID(bytes=run_id), index, token, UUID(bytes=session)))
+            found.append((UUID(bytes=run_id), index, token, session))
     return found
 
 
