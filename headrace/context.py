@@ -1,7 +1,7 @@
 """What a running body may know about its attempt, and how it learns that it should stop."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
@@ -98,7 +98,7 @@ class Context:
         self._check()
 
     @contextmanager
-    def effect(self) -> Iterator[str]:
+    def effect(self) -> Generator[str]:
         """Make the outside call within it: the lease is checked right before, and the effect key is what you get.
 
             with ctx.effect() as key:

@@ -9,6 +9,7 @@ The child dies with its parent: it watches a pipe whose other end only the paren
 before it is needed, so that the worker itself starts first.
 """
 
+import importlib
 import os
 import signal
 import subprocess
@@ -105,9 +106,8 @@ class Parent:
 
 def _load_kafka() -> None:
     """While there is time: it takes a tenth of a second."""
-    import confluent_kafka  # noqa: F401
-
-    import headrace.messages  # noqa: F401
+    for module in ("confluent_kafka", "headrace.messages"):
+        importlib.import_module(module)
 
 
 def _report(notes: dict[str, Any], held: list[HeldTask], reason: str) -> None:
