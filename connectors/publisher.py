@@ -8,6 +8,7 @@ returned.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -97,7 +98,8 @@ class Publisher:
     def close(self) -> None:
         """Let go of what is not delivered."""
         self._producer.purge()
-        self._producer.poll(0)
+        with suppress(KafkaException):  # a fatal error, once more
+            self._producer.poll(0)
 
     def _publish_slice(self, records: Sequence[Record]) -> list[Refusal]:
         """Send until all are taken or refused.

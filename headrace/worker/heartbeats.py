@@ -31,7 +31,7 @@ class Heartbeats:
         """One that cannot be sent is left out: the next tells more."""
         with suppress(BufferError, KafkaException):
             self._producer.produce(self._topic, encode(heartbeat), heartbeat.session.encode())
-        self._producer.poll(0)
+            self._producer.poll(0)
 
     def close(self, seconds: float) -> None:
         self._producer.flush(seconds)

@@ -325,7 +325,14 @@ class Hold:
 
     def _tick(self) -> None:
         """Look at what runs: announce it, time it out. One timer for all, and none while nothing is held."""
-        now = time.monotonic()
+        self._is_ticking = False
+        try:
+            self._look(time.monotonic())
+        finally:
+            if self._held or self._reports.unsent:
+                self._tick_soon()
+
+    def _look(self, now: float) -> None:
         for attempt in self.held():
             if not attempt.began_at:
                 if attempt.claimed_at is not None and now - attempt.claimed_at >= CLAIM_SECONDS:
@@ -338,9 +345,6 @@ class Hold:
         self._adapt(now)
         self._seen.forget_old(now)
         self._reports.flush()
-        self._is_ticking = False
-        if self._held or self._reports.unsent:
-            self._tick_soon()
 
     def _announce(self, attempt: Attempt) -> None:
         attempt.announced = True

@@ -4,7 +4,9 @@ The answers of one turn of the event loop leave as one batch. Nothing that was a
 what Kafka refuses for a passing reason, or what a broken producer still held, is sent again by the next one.
 """
 
+import time
 from collections import deque
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -18,6 +20,7 @@ _log = structlog.get_logger("headrace.worker")
 
 UNSENT_MAX: Final = 10_000
 """More answers than this waiting for Kafka, and the worker takes no more commands."""
+POLLS_MAX: Final = 10
 Record = tuple[bytes, bytes, str | None]
 """Key, value, traceparent."""
 
@@ -58,12 +61,16 @@ class Reports:
             traced, self._traced = self._traced, []
             again = [self._refused.popleft() for _ in range(len(self._refused))]
             self._send_each(again + traced)
-        self._producer.poll(0)
+        self._serve()
 
     def close(self, seconds: float) -> int:
         """Wait so long for Kafka to have everything; the number of records it does not have."""
+        give_up_at = time.monotonic() + seconds
         self.flush()
-        self._producer.flush(seconds)
+        if self._broken is not None:
+            self.flush()  # through a new producer
+        with suppress(KafkaException):
+            self._producer.flush(max(0.0, give_up_at - time.monotonic()))
         return self.unsent
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -77,13 +84,26 @@ class Reports:
         self._stats.rebuilds += 1
         old, self._producer = self._producer, self._make()
         old.purge()
-        old.poll(0)
+        for _ in range(POLLS_MAX):
+            try:
+                old.poll(0)
+                break
+            except KafkaException:  # it says once more why it is broken, before it hands out what it held
+                continue
+
+    def _serve(self) -> None:
+        """Hear what became of records. A fatal error is raised here, and not told to `error_cb`."""
+        try:
+            self._producer.poll(0)
+        except KafkaException as e:
+            self._broken = str(e)
 
     def _send_batch(self, batch: list[dict[str, bytes]]) -> None:
         try:
             taken = self._producer.produce_batch(self._broker.events, batch)
         except (BufferError, KafkaException) as e:
             _log.warning("answers wait: the producer takes no more", reason=str(e))
+            self._note_fatal(e)
             taken = 0
         if taken < len(batch):
             left = batch if taken == 0 else [record for record in batch if "_error" in record]
@@ -94,15 +114,17 @@ class Reports:
             headers: list[tuple[str, str | bytes | None]] | None = [(TRACEPARENT, traceparent)] if traceparent else None
             try:
                 self._producer.produce(self._broker.events, value, key, headers=headers)
-            except (BufferError, KafkaException):
+            except (BufferError, KafkaException) as e:
+                self._note_fatal(e)
                 self._refused.extend(records[done:])
                 return
 
+    def _note_fatal(self, error: BufferError | KafkaException) -> None:
+        if isinstance(error, KafkaException) and error.args[0].fatal():
+            self._broken = str(error)
+
     def _on_error(self, error: KafkaError) -> None:
-        if error.fatal():
-            self._broken = error.str()
-        else:
-            self._link.on_error(error)
+        self._link.on_error(error)
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         """Called for records that failed, and only for them."""
