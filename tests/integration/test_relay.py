@@ -229,7 +229,7 @@ def test_new_topics_get_the_partitions_that_were_set(relays, log, topic_prefix, 
 
 
 @pytest.mark.parametrize("mode", OutboxMode)
-def test_a_transaction_that_commits_late_is_published_late_and_not_lost(relays, log, topic_prefix, mode):
+def test_b96_a_transaction_that_commits_late_is_published_late_and_not_lost(relays, log, topic_prefix, mode):
     relays.publish()
     with psycopg.connect(relays.database) as early:
         leave(early, [event(topic_prefix, b"early")], mode)
@@ -240,7 +240,7 @@ def test_a_transaction_that_commits_late_is_published_late_and_not_lost(relays, 
 
 
 @pytest.mark.parametrize("mode", OutboxMode)
-def test_what_was_rolled_back_is_never_published(relays, log, topic_prefix, mode):
+def test_b96_what_was_rolled_back_is_never_published(relays, log, topic_prefix, mode):
     relays.publish()
 
     async def roll_back_one_of_two() -> None:
@@ -328,7 +328,7 @@ def test_a_relay_restarted_in_order_repeats_nothing(relays, log, topic_prefix):
 
 
 @pytest.mark.parametrize("is_created_again", [False, True])
-def test_a_lost_slot_is_noticed_so_that_open_work_is_published_again(relays, log, topic_prefix, is_created_again):
+def test_b97_a_lost_slot_is_noticed_so_that_open_work_is_published_again(relays, log, topic_prefix, is_created_again):
     relay = relays.start_publishing()
     relays.commit([event(topic_prefix, b"before")])
     until(lambda: log.has(b"before"))
@@ -346,7 +346,7 @@ def test_a_lost_slot_is_noticed_so_that_open_work_is_published_again(relays, log
     assert not log.has(b"missed")
 
 
-def test_terminated_connections_are_made_again(relays, log, topic_prefix):
+def test_b31_terminated_connections_are_made_again(relays, log, topic_prefix):
     relays.publish()
     query = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE %s"
     assert relays.ask(query, "headrace-relay%")[0] >= 2
@@ -368,7 +368,7 @@ def test_a_postgres_that_restarts_is_not_held_up_and_found_again(relays, log, to
     until(lambda: log.has(b"after the crash"))
 
 
-def test_what_kafka_refuses_for_ever_is_set_aside_and_holds_up_nothing(relays, log, topic_prefix, kafka):
+def test_b85_what_kafka_refuses_for_ever_is_set_aside_and_holds_up_nothing(relays, log, topic_prefix, kafka):
     small = f"{topic_prefix}.small"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     admin.create_topics([NewTopic(small, 1, 1, config={"max.message.bytes": "20000"})])[small].result()
@@ -462,7 +462,7 @@ def test_a_second_relay_stands_by_and_takes_over_from_a_killed_one(relays, log, 
     assert new_epoch == epoch + 1
 
 
-def test_a_frozen_relay_is_replaced_and_stands_by_when_it_wakes(relays, log, topic_prefix):
+def test_b12_a_frozen_relay_is_replaced_and_stands_by_when_it_wakes(relays, log, topic_prefix):
     frozen = relays.start_publishing()
     standby = relays.start()
     frozen.send_signal(signal.SIGSTOP)

@@ -257,7 +257,7 @@ async def test_a_bug_parks_the_run_that_met_it_and_no_other(engine: Engine, monk
     assert "planted" in trace
 
 
-async def test_a_hole_is_never_skipped(engine: Engine):
+async def test_b92_a_hole_is_never_skipped(engine: Engine):
     run_id = await engine.start()
     rebuilt: list[str] = []
     batch = engine.batch((None, b"x"))

@@ -121,7 +121,7 @@ async def test_a_due_timer_is_said_once_and_again_only_when_nobody_applied_it(ya
     assert await yard.sweeps._timers(yard.connection) == 1
 
 
-async def test_two_processes_share_the_due_timers(yard: Yard, database: str):
+async def test_b07_two_processes_share_the_due_timers(yard: Yard, database: str):
     run_id = await yard.start()
     for task in range(10):
         await yard.query("INSERT INTO timer VALUES (%s, %s, 1, 'backoff', now() - interval '1 s')", run_id, task)

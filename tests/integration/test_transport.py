@@ -248,7 +248,7 @@ async def test_a_batch_of_a_former_owner_is_fenced(host: Host, broker: Broker, t
     assert ledger.values() == sent
 
 
-async def test_a_body_that_raises_ends_the_run_and_a_restart_loses_nothing(
+async def test_b92_a_body_that_raises_ends_the_run_and_a_restart_loses_nothing(
     host: Host, broker: Broker, topic: str
 ) -> None:
     ledger = Ledger()

@@ -336,7 +336,7 @@ ODD = [
 ]
 
 
-async def test_odd_results_end_as_failed_with_their_reason(engine: Engine, gate: Gate) -> None:
+async def test_b87_odd_results_end_as_failed_with_their_reason(engine: Engine, gate: Gate) -> None:
     """B83, B85, B87: one worker meets them all and goes on."""
     async with working(engine, gate) as worker:
         runs = {kind: engine.command("odd", {"kind": kind}) for kind, *_ in ODD}
@@ -422,7 +422,7 @@ async def test_the_first_heartbeat_comes_at_once_and_later_ones_list_all_that_is
     assert len({heartbeat.session for heartbeat in engine.heartbeats}) == 1
 
 
-async def test_a_lost_lease_fences_the_worker_which_reports_nothing_and_goes_on(engine: Engine, gate: Gate) -> None:
+async def test_b42_a_lost_lease_fences_the_worker_which_reports_nothing_and_goes_on(engine: Engine, gate: Gate) -> None:
     async with working(engine, gate, lease=1.0) as worker:
         await engine.until(lambda: engine.heartbeats)
         first = worker.session_id
@@ -556,7 +556,7 @@ async def test_topics_that_are_missing_at_start_are_waited_for(
             await engine.until(lambda: engine.heartbeats)
 
 
-async def test_a_recreated_topic_is_read_from_its_beginning(engine: Engine, gate: Gate) -> None:
+async def test_b95_a_recreated_topic_is_read_from_its_beginning(engine: Engine, gate: Gate) -> None:
     """B95, for a worker: the new log has grown past the old position before anybody looks."""
     async with working(engine, gate) as worker:
         for run in [engine.command("echo") for _ in range(20)]:

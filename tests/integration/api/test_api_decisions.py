@@ -68,7 +68,7 @@ async def test_of_racing_decisions_one_wins_and_the_others_hear_409(api, run_id,
     assert engine.apply_requests() == ["decided"]
 
 
-async def test_a_decision_before_the_question_is_refused(api, definitions):
+async def test_b78_a_decision_before_the_question_is_refused(api, definitions):
     await api.publish(definitions["release"])
     run_id = await api.start("release")
     for task in ("ask", "build"):

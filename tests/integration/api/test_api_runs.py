@@ -43,7 +43,7 @@ async def test_input_keeps_its_bytes(api, orders):
     assert inner in (await api.get(f"/tasks/{run_id}.validate")).content
 
 
-async def test_one_key_makes_one_run_in_turn_and_fifty_at_once(api, orders, engine):
+async def test_b73_one_key_makes_one_run_in_turn_and_fifty_at_once(api, orders, engine):
     async def start():
         return await api.post(orders, json={"input": {"id": 1}, "key": "order-1"})
 
@@ -54,14 +54,14 @@ async def test_one_key_makes_one_run_in_turn_and_fifty_at_once(api, orders, engi
     assert engine.count("run") == 1
 
 
-async def test_fifty_first_starts_with_one_key_make_one_run(api, orders, engine):
+async def test_b73_fifty_first_starts_with_one_key_make_one_run(api, orders, engine):
     answers = await asyncio.gather(*(api.post(orders, json={"input": 1, "key": "k"}) for _ in range(50)))
     assert sorted(answer.status_code for answer in answers) == [200] * 49 + [201]
     assert len({answer.json()["run_id"] for answer in answers}) == 1
     assert engine.count("run") == engine.count("history") == engine.count("task") == 1
 
 
-async def test_a_key_with_other_input_is_refused(api, orders, engine):
+async def test_b73_a_key_with_other_input_is_refused(api, orders, engine):
     await api.start("orders", {"id": 1}, key="k")
     response = await api.post(orders, json={"input": {"id": 2}, "key": "k"})
     assert response.status_code == 422
@@ -69,7 +69,7 @@ async def test_a_key_with_other_input_is_refused(api, orders, engine):
     assert engine.count("run") == 1
 
 
-async def test_the_key_of_a_failed_run_answers_that_run_as_it_is(api, orders, engine):
+async def test_b76_the_key_of_a_failed_run_answers_that_run_as_it_is(api, orders, engine):
     run_id = await api.start("orders", 1, key="k")
     engine.fail(run_id, "validate")
     response = await api.post(orders, json={"input": 1, "key": "k"})
@@ -79,7 +79,7 @@ async def test_the_key_of_a_failed_run_answers_that_run_as_it_is(api, orders, en
 @pytest.mark.parametrize(
     "key", ["a/b", "a#b", "a%2Fb", "../x", "e\u0301", "\u00e9", "\U0001f600", "\u202e", "x ", "x" * 200]
 )
-async def test_odd_keys_are_accepted_as_they_are(api, orders, key):
+async def test_b89_odd_keys_are_accepted_as_they_are(api, orders, key):
     first, again, other = [
         await api.post(orders, json={"input": 1, "key": name})
         for name in (key, key, key + "." if len(key) < 200 else "y")
@@ -89,14 +89,14 @@ async def test_odd_keys_are_accepted_as_they_are(api, orders, key):
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "a\nb", "a\n", "\x00", "\x7f", 7, ["k"], {}])
-async def test_keys_that_cannot_be_kept_are_refused(api, orders, engine, key):
+async def test_b89_keys_that_cannot_be_kept_are_refused(api, orders, engine, key):
     response = await api.post(orders, json={"input": 1, "key": key})
     assert response.status_code == 422
     assert response.json()["errors"][0]["path"] == "key"
     assert engine.count("run") == 0
 
 
-async def test_eight_starts_of_one_run_id_make_one_run_and_all_succeed(api, orders, engine):
+async def test_b75_eight_starts_of_one_run_id_make_one_run_and_all_succeed(api, orders, engine):
     run_id = str(uuid7())
     answers = await asyncio.gather(*(api.post(orders, json={"input": 1, "run_id": run_id}) for _ in range(8)))
     assert sorted(answer.status_code for answer in answers) == [200] * 7 + [201]
@@ -132,7 +132,7 @@ async def test_a_run_id_that_another_start_took_is_a_conflict(api, orders):
         ('{"unknown": 1}', ""),
     ],
 )
-async def test_bodies_that_are_wrong_are_refused_with_the_path(api, orders, engine, body, path):
+async def test_b83_bodies_that_are_wrong_are_refused_with_the_path(api, orders, engine, body, path):
     response = await api.post(orders, content=body.encode("latin-1"), headers={"content-type": "application/json"})
     assert response.status_code == 422, response.text
     assert response.headers["content-type"] == "application/problem+json"
@@ -140,7 +140,7 @@ async def test_bodies_that_are_wrong_are_refused_with_the_path(api, orders, engi
     assert engine.count("run") == 0
 
 
-async def test_body_limits_are_exact(api, orders):
+async def test_b85_body_limits_are_exact(api, orders):
     from api.bodies import BODY_BYTES_MAX
     from headrace.messages import PAYLOAD_BYTES_MAX
 
