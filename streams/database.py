@@ -11,6 +11,8 @@ from headrace.errors import UnavailableError
 from state.pipe import OPTIONS, Overtaken
 
 _AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError)
+_NOT_AWAY: Final = (psycopg.errors.ProgramLimitExceeded, psycopg.errors.StatementTooComplex)
+"""Postgres is there, and will never take this value."""
 
 
 class Database:
@@ -31,7 +33,7 @@ class Database:
         except psycopg.Error as e:
             if e.sqlstate == "HR001" or isinstance(e, psycopg.errors.DeadlockDetected):
                 raise Overtaken(str(e)) from e
-            if isinstance(e, _AWAY):
+            if isinstance(e, _AWAY) and not isinstance(e, _NOT_AWAY):
                 self.close()
                 raise UnavailableError(f"Postgres: {e}".strip()) from e
             raise

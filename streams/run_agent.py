@@ -23,7 +23,19 @@ from confluent_kafka import Message
 from headrace.errors import HeadraceError, MessageError, UnavailableError
 from headrace.machine import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, Resolved, advance
 from headrace.machine.status import RUN_TERMINAL
-from headrace.messages import Abort, Error, Event, Failed, Requested, Started, Succeeded, decode_event, make_nonce
+from headrace.messages import (
+    Abort,
+    Due,
+    Error,
+    Event,
+    Failed,
+    Lost,
+    Requested,
+    Started,
+    Succeeded,
+    decode_event,
+    make_nonce,
+)
 from state.pipe import Overtaken, Pipe, Refused
 from state.sql import load
 from state.store import Rows, Store, StoredRun
@@ -43,6 +55,10 @@ commit once its WAL is flushed, which is before other sessions see its rows, so 
 start. Not found means not yet."""
 ABSENT_SECONDS: Final = 60.0
 """How long a key that was not found within all those looks is taken to be nobody's, without looking again."""
+SESSION_CHARS: Final = 32
+"""A UUID in hex, without dashes."""
+INSTANT_MAX: Final = 2**53
+"""Microseconds since 1970: some year in the third millennium."""
 TRACE_CHARS_MAX: Final = 8_000
 RETRY_SECONDS: Final = 0.05
 RETRY_SECONDS_MAX: Final = 2.0
@@ -166,7 +182,7 @@ class RunAgent:
             try:
                 if len(key) != 36:
                     raise MessageError("the key is no run id")
-                told.append(Told(record, key, decode_event(record.value())))
+                told.append(Told(record, key, _checked(decode_event(record.value()))))
             except MessageError as e:
                 self._bury(rows, record, None, e.message)
         return told
@@ -326,6 +342,26 @@ class RunAgent:
 def _unstorable(event: Succeeded | Failed, why: str) -> Failed:
     error = Error("BAD_RESULT", f"the result cannot be stored: {why}".replace("\0", "\\0")[:2000], retryable=False)
     return Failed(event.task, event.token, event.nonce, error, started=event.started, finished=event.finished)
+
+
+def _checked(event: Event) -> Event:
+    """Refuse what no row can hold, so that one record does not stop the others. Raises MessageError."""
+    if isinstance(event, Requested | Due):
+        return event
+    if event.session and len(event.session) != SESSION_CHARS:
+        try:
+            event.session = UUID(event.session).hex  # a UUID has several spellings; everywhere here it has this one
+        except ValueError:
+            raise MessageError(f"{event.session[:80]!r} is no worker session") from None
+    try:
+        bytes.fromhex(event.session)
+    except ValueError:
+        raise MessageError(f"{event.session!r} is no worker session") from None
+    if not isinstance(event, Lost):
+        finished = 0 if isinstance(event, Started) else event.finished
+        if not (0 <= event.started < INSTANT_MAX and 0 <= finished < INSTANT_MAX):
+            raise MessageError("an instant lies outside of all calendars")
+    return event
 
 
 def _is_uuid(key: bytes) -> bool:

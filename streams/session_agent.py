@@ -34,6 +34,8 @@ _SQL = load("session")
 SESSIONS: Final = "sessions"
 """The watermark of this agent."""
 RETRY_SECONDS: Final = 0.1
+INSTANT_MAX: Final = 2**53
+"""Microseconds since 1970: some year in the third millennium."""
 
 
 class SessionAgent:
@@ -81,6 +83,8 @@ class SessionAgent:
             try:
                 message = decode_worker_message(record.value())
                 if isinstance(message, Tick):
+                    if not 0 <= message.at < INSTANT_MAX:
+                        raise ValueError("a tick outside of all calendars")
                     tick = max(tick, message.at)
                 elif (known := beats.get(str(UUID(message.session)))) is None or known.seq < message.seq:
                     beats[str(UUID(message.session))] = _checked(message)
@@ -133,12 +137,16 @@ def _run(connection: psycopg.Connection[Any], name: str, parameters: tuple[Any, 
 
 def _checked(beat: Heartbeat) -> Heartbeat:
     """Refuse what Postgres would: one bad heartbeat must not stop the others. Raises ValueError."""
+    if not (0 <= beat.slots < 2**31 and 0 <= beat.seq < 2**63):
+        raise ValueError(f"numbers that no row can hold: {beat.slots} slots, heartbeat {beat.seq}")
+    held: dict[tuple[str, int, int], None] = {}
     for run, task, token in beat.held:
         if not (0 <= task < 2**31 and 0 <= token < 2**31):
             raise ValueError(f"holds task {task} under token {token} of {run}")
-        UUID(run)
+        held[str(UUID(run)), task, token] = None
     for _, _, _, detail in beat.details:
         payload.check(bytes(detail))
     if "\0" in beat.worker + beat.library + "".join(beat.queues):
         raise ValueError("a name in the heartbeat holds U+0000")
+    beat.held = list(held)
     return beat

@@ -74,6 +74,21 @@ class Fate(NamedTuple):
     """Why there is no run, when it was not the filter."""
 
 
+def _subscription(
+    id_: UUID, namespace: str, name: str, topic: str, workflow: str, condition: str | None, mapping: str | None
+) -> Subscription:
+    """A row, ready to be applied. Raises what its expressions raise."""
+    return Subscription(
+        id_,
+        namespace,
+        name,
+        topic,
+        workflow,
+        None if condition is None else compile_condition(condition),
+        None if mapping is None else compile_template(msgspec.json.decode(mapping)),
+    )
+
+
 class TriggerAgent:
     """The body of users' topics."""
 
@@ -90,26 +105,25 @@ class TriggerAgent:
         self._plans, self._clock, self._metrics = plans, clock, metrics
         self.subscriptions: dict[str, list[Subscription]] = {}
         """By topic."""
+        self._unusable: set[str] = set()
 
     def look(self) -> set[str]:
         """Read the subscriptions; answers the topics they need. Raises UnavailableError."""
         found: dict[str, list[Subscription]] = {}
-        for id_, namespace, name, topic, workflow, condition, mapping in self._database.fetch(
-            _SQL.text("list_enabled")
-        ):
-            found.setdefault(topic, []).append(
-                Subscription(
-                    id_,
-                    namespace,
-                    name,
-                    topic,
-                    workflow,
-                    None if condition is None else compile_condition(condition),
-                    None if mapping is None else compile_template(msgspec.json.decode(mapping)),
-                )
-            )
+        for row in self._database.fetch(_SQL.text("list_enabled")):
+            try:
+                subscription = _subscription(*row)
+            except Exception as e:  # whatever stands in a row: it must not stop the others
+                self._say_unusable(row[2], e)
+            else:
+                found.setdefault(subscription.topic, []).append(subscription)
         self.subscriptions = found
         return set(found)
+
+    def _say_unusable(self, name: str, why: Exception) -> None:
+        if name not in self._unusable:
+            self._unusable.add(name)
+            log.error("a subscription cannot be used", subscription=name, why=str(why))
 
     async def __call__(self, batch: Batch) -> None:
         """Apply a batch, however often it takes. Returns when it is committed or no longer ours."""
@@ -130,7 +144,7 @@ class TriggerAgent:
             return
         try:
             self._commit(records, moves)
-        except psycopg.DataError:
+        except (psycopg.DataError, psycopg.errors.ProgramLimitExceeded):
             self._apply_singly(batch)
 
     def _apply_singly(self, batch: Batch) -> None:
@@ -145,7 +159,7 @@ class TriggerAgent:
             move = of_first._replace(new=(first.offset() or 0) + 1)
             try:
                 self._commit([first], [move])
-            except psycopg.DataError as e:
+            except (psycopg.DataError, psycopg.errors.ProgramLimitExceeded) as e:
                 self._set_aside(first, move, f"Postgres refused it: {e}")
 
     def _commit(self, records: list[Message], moves: list[Move]) -> None:
