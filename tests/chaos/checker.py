@@ -1,0 +1,575 @@
+"""The oracle: one pure function over ledger, client log and final dump; it returns what must not be.
+
+It uses none of the product's code: what it knows of the rules stands here a second time, written from the promise. Each
+invariant (RELIABILITY.md, section 5) is one function over `Facts`; they run in order and share nothing.
+"""
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+Row = dict[str, Any]
+Key = tuple[str, int]
+"""(run id, task)"""
+
+RUN_TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
+TERMINAL: Final = RUN_TERMINAL | {"skipped"}
+LEASE_SECONDS: Final = 2.0
+SETTLE_SECONDS: Final = 15.0
+"""After a heal: session timeout, lease, sweep and a slow machine. Losses in this time are the fault's."""
+ABORT_SECONDS: Final = LEASE_SECONDS + 8.0
+"""A body may begin this long after the cancel was applied: its command was out already."""
+CLOCK_SECONDS: Final = 0.005
+"""Two clocks of one machine, read one after the other."""
+DECIDED: Final = {"approve": "approved", "reject": "rejected"}
+EFFECT_BODIES: Final = frozenset(
+    {"chaos.effect", "chaos.effect_in_thread", "chaos.flaky", "chaos.outside", "chaos.alone"}
+)
+"""Bodies that return the ledger's receipt."""
+
+
+class Violation(NamedTuple):
+    invariant: str
+    what: str
+    where: str
+    """Run, task, key or row that shows it."""
+
+
+class Facts:
+    """The three inputs, indexed."""
+
+    def __init__(self, ledger: list[Row], client_log: list[Row], dump: dict[str, list[Row]]) -> None:
+        self.ledger, self.log, self.dump = ledger, client_log, dump
+        self.runs = {row["run_id"]: row for row in dump["run"]}
+        self.attempts: dict[Key, list[Row]] = defaultdict(list)
+        self.history: dict[str, list[Row]] = defaultdict(list)
+        self.strays = [
+            f"{table} {row['run_id']}"
+            for table in ("task", "attempt", "history", "timer", "inbox", "approval")
+            for row in dump[table]
+            if row["run_id"] not in self.runs
+        ]
+        """Rows of runs that are not there; nothing else looks at them."""
+        dump = self.dump = {table: [row for row in rows if self._is_known(row)] for table, rows in dump.items()}
+        self.tasks: dict[Key, Row] = {(row["run_id"], row["task"]): row for row in dump["task"]}
+        for row in sorted(dump["attempt"], key=lambda row: (row["token"], row["row_version"])):
+            self.attempts[row["run_id"], row["task"]].append(row)
+        for row in sorted(dump["history"], key=lambda row: row["row_version"]):
+            self.history[row["run_id"]].append(row)
+        self.specs = {row["version_id"]: list(row["definition"]["tasks"].items()) for row in dump["workflow_version"]}
+        self.effects: dict[str, list[Row]] = defaultdict(list)
+        for line in ledger:
+            self.effects[line["key"]].append(line)
+        self.faults = [entry for entry in client_log if entry["op"] == "fault"]
+        self.letters = {row["dead_letter_id"]: row for row in dump["dead_letter"]}
+
+    def _is_known(self, row: Row) -> bool:
+        return "key" in row or row.get("run_id") is None or row["run_id"] in self.runs
+
+    def calls(self, op: str, outcome: str | None = None) -> Iterator[Row]:
+        return (e for e in self.log if e["op"] == op and (outcome is None or e["outcome"] == outcome))
+
+    def spec(self, key: Key) -> Row:
+        """What the graph says about a task."""
+        spec: Row = self.specs[self.runs[key[0]]["version_id"]][key[1]][1]
+        return spec
+
+    def name(self, key: Key) -> str:
+        return f"{key[0]}.{self.specs[self.runs[key[0]]['version_id']][key[1]][0]}"
+
+    def effect_key(self, key: Key) -> str:
+        return f"{key[0]}/{self.specs[self.runs[key[0]]['version_id']][key[1]][0]}"
+
+    def counts(self, run_id: str) -> Counter[str]:
+        """The tasks of a run by state; those nobody has touched are pending."""
+        total = len(self.specs[self.runs[run_id]["version_id"]])
+        counts = Counter(
+            self.tasks[run_id, task]["status"] if (run_id, task) in self.tasks else "pending" for task in range(total)
+        )
+        return counts
+
+    def of_task(self, key: Key, *kinds: str) -> list[Row]:
+        return [r for r in self.history[key[0]] if r["task"] == key[1] and (not kinds or r["kind"] in kinds)]
+
+
+def check(ledger: list[Row], client_log: list[Row], dump: dict[str, list[Row]]) -> list[Violation]:
+    """Judge one finished run of the harness; an empty list is the promise kept."""
+    facts = Facts(ledger, client_log, dump)
+    return [Violation(name, *found) for name, rule in RULES for found in rule(facts)]
+
+
+Found = Iterator[tuple[str, str]]
+
+
+# == starts and requests ===============================================================================================
+def start_uniqueness(facts: Facts) -> Found:
+    """I1: one run per key; every OK start has its run; a key with another input is never OK; no run that nobody asked
+    for."""
+    keys = {row["key"].removeprefix("api:"): row["run_id"] for row in facts.dump["trigger_key"]}
+    asked = {entry["key"] for entry in facts.calls("start")}
+    for entry in facts.calls("start", "OK"):
+        run_id = entry["answer"]["run_id"]
+        if run_id not in facts.runs:
+            yield "an accepted start has no run", f"{entry['key']} {run_id}"
+        elif keys.get(entry["key"]) != run_id:
+            yield "one key was answered with two runs", f"{entry['key']} {run_id} {keys.get(entry['key'])}"
+        elif facts.runs[run_id]["input"] != entry["input"]:
+            yield "a key was accepted with another input", f"{entry['key']} {run_id}"
+    owned = {run_id: key for key, run_id in keys.items()}
+    for run_id in facts.runs:
+        if owned.get(run_id) not in asked:
+            yield "a run that no client started", run_id
+
+
+def durability(facts: Facts) -> Found:
+    """I24: what was answered with 2xx is there."""
+    approvals = {row["approval_id"]: row for row in facts.dump["approval"]}
+    for entry in facts.calls("decide", "OK"):
+        row = approvals.get(entry["approval_id"])
+        if row is None or row["status"] != DECIDED[entry["decision"]]:
+            yield "an accepted decision is not there", entry["approval_id"]
+    for op, status in (("replay", "replayed"), ("discard", "discarded")):
+        for entry in facts.calls(op, "OK"):
+            row = facts.letters.get(entry["dead_letter_id"])
+            if row is None or row["status"] != status:
+                yield f"an accepted {op} is not there", entry["dead_letter_id"]
+    cancelled = {row["run_id"] for row in facts.dump["inbox"] if row["kind"] == "cancelled"}
+    for entry in facts.calls("cancel", "OK"):
+        if entry["run_id"] not in cancelled:
+            yield "an accepted cancel is not there", entry["run_id"]
+    resolved = {row["run_id"] for row in facts.dump["inbox"] if row["kind"] == "resolved"}
+    for entry in facts.calls("resolve", "OK"):
+        if entry["task_id"].split(".")[0] not in resolved:
+            yield "an accepted resolution is not there", entry["task_id"]
+    for row in facts.dump["inbox"]:
+        if row["applied_at"] is None and facts.runs[row["run_id"]]["status"] not in RUN_TERMINAL:
+            yield "an accepted request was never applied", f"{row['inbox_id']} {row['kind']} {row['run_id']}"
+
+
+# == ends ==============================================================================================================
+def no_lost_run(facts: Facts) -> Found:
+    """I8: after the heal every run came to its end. Nothing here waits for ever: approvals expire, people answer."""
+    for run_id, run in facts.runs.items():
+        if run["status"] not in RUN_TERMINAL:
+            yield f"a run is {run['status']} after the heal", f"{run_id} {dict(facts.counts(run_id))}"
+
+
+def no_lost_hand_off(facts: Facts) -> Found:
+    """I2: no open task is left, and no position stands behind the end of its log."""
+    for key, task in facts.tasks.items():
+        if task["status"] in ("queued", "running"):
+            yield f"a task is {task['status']} after the heal", f"{facts.name(key)} token {task['token']}"
+    ends = {(row["topic"], row["partition"]): row for row in facts.dump.get("log_end", [])}
+    for row in facts.dump.get("partition_owner", []):
+        end = ends.get((row["topic"], row["partition"]))
+        if end and end["topic_id"] == row["topic_id"] and (row["next_offset"] or 0) > end["end"]:
+            yield "a position is ahead of its log", f"{row['topic']}[{row['partition']}] {row['next_offset']}"
+
+
+def no_orphan_wait(facts: Facts) -> Found:
+    """I13: a run that is not at its end has something that will move it."""
+    wakers = {row["run_id"] for row in facts.dump["timer"]}
+    wakers |= {row["run_id"] for row in facts.dump["approval"] if row["status"] == "waiting"}
+    wakers |= {row["run_id"] for row in facts.dump["inbox"] if row["applied_at"] is None}
+    wakers |= {row["run_id"] for row in facts.dump.get("parked_task", [])}
+    wakers |= {run_id for (run_id, _), task in facts.tasks.items() if task["status"] in ("queued", "running")}
+    for run_id, run in facts.runs.items():
+        if run["status"] in ("running", "waiting") and run_id not in wakers:
+            yield "nothing will ever move this run", run_id
+
+
+def pure_status(facts: Facts) -> Found:
+    """I9: a run's status follows from its tasks."""
+    for run_id, run in facts.runs.items():
+        counts = facts.counts(run_id)
+        expected = "needs_attention" if run["attention"] else _status(counts)
+        if run["status"] != expected:
+            yield f"status {run['status']}, its tasks say {expected}", f"{run_id} {dict(counts)}"
+
+
+def _status(counts: Counter[str]) -> str:
+    if all(status in TERMINAL for status in counts):
+        return next((status for status in ("failed", "cancelled") if counts[status]), "completed")
+    busy = counts["queued"] + counts["running"] + counts["pending"]
+    return "waiting" if counts["waiting"] and not busy else "running"
+
+
+def terminal_is_final(facts: Facts) -> Found:
+    """I6: nothing happens to a run after its end, nor to a task after it completed; and it ends once."""
+    for run_id, run in facts.runs.items():
+        end = run["finished_at"]
+        if (end is None) != (run["status"] not in RUN_TERMINAL):
+            yield "finished_at does not agree with the status", run_id
+        for row in facts.history[run_id] if end else ():
+            if row["at"] > end:
+                yield f"{row['kind']} after the run's end", run_id
+    for key, attempts in facts.attempts.items():
+        done = [row for row in attempts if row["outcome"] == "completed"]
+        if len(done) > 1:
+            yield "two results of one task were accepted", facts.name(key)
+        if done and attempts[-1] is not done[0]:
+            yield "an attempt after the task had completed", facts.name(key)
+        end = facts.runs[key[0]]["finished_at"]
+        if end and attempts[-1]["ended_at"] > end:
+            yield "an attempt ended after its run", facts.name(key)
+
+
+# == history ===========================================================================================================
+def gap_free_history(facts: Facts) -> Found:
+    """I7: 1..n without a gap, each once, and the tasks are what their history makes of them."""
+    for stray in facts.strays:
+        yield "a row without its run", stray
+    moves: dict[str, Counter[int]] = defaultdict(Counter)
+    for run_id, rows in facts.history.items():
+        moves[run_id].update(row["row_version"] for row in rows)
+    for (run_id, _), attempts in facts.attempts.items():
+        moves[run_id].update(row["row_version"] for row in attempts)
+    for run_id, run in facts.runs.items():
+        if sorted(moves[run_id]) != list(range(1, run["row_version"] + 1)):
+            missing = set(range(1, run["row_version"] + 1)) ^ set(moves[run_id])
+            yield f"history has gaps or strangers at {sorted(missing)[:5]} of {run['row_version']}", run_id
+        shared = {row["row_version"] for row in facts.history[run_id] if row["kind"] == "cancelled"}
+        for version, times in moves[run_id].items():
+            if times > 1 and version not in shared:
+                yield f"row_version {version} stands for {times} moves", run_id
+    for key in facts.tasks:
+        if (why := _differs(facts, key)) is not None:
+            yield why, facts.name(key)
+
+
+def _differs(facts: Facts, key: Key) -> str | None:
+    """Why a task's row is not what its attempts and history fold to; None when it is."""
+    task, attempts = facts.tasks[key], facts.attempts.get(key, [])
+    last = attempts[-1] if attempts else None
+    opened = [row for row in facts.of_task(key, "attempt_started") if last is None or row["token"] > last["token"]]
+    if task["attempt"] != len(attempts) + bool(opened and task["status"] == "running"):
+        return f"attempt {task['attempt']}, and {len(attempts)} attempts ended"
+    match task["status"]:
+        case "completed":
+            approved = any(row["kind"] == "decided" for row in facts.of_task(key))
+            resolved = bool(facts.of_task(key, "resolved", "looked_up"))
+            if last is None or last["outcome"] != "completed":
+                return None if approved or resolved else "completed without a result"
+            return None if last["token"] == task["token"] else "completed under a token that is not its last"
+        case "failed":
+            buried = {(row["run_id"], row["task"], row["token"]) for row in facts.dump["dead_letter"]}
+            said_no = any(row["kind"] == "decided" for row in facts.of_task(key))
+            return None if said_no or (*key, task["token"]) in buried else "failed without a dead letter"
+        case "cancelled":
+            asked = any(row["kind"] == "cancelled" for row in facts.history[key[0]])
+            return None if asked else "cancelled, and nobody asked for it"
+        case _:
+            return None
+
+
+def monotonic_tokens(facts: Facts) -> Found:
+    """I4: in the order of history a task's tokens never fall, and each ends one attempt at most."""
+    moves: dict[Key, list[tuple[int, int]]] = defaultdict(list)
+    for run_id, rows in facts.history.items():
+        for row in rows:
+            if row["task"] is not None and row["token"] is not None:
+                moves[run_id, row["task"]].append((row["row_version"], row["token"]))
+    for key, attempts in facts.attempts.items():
+        moves[key] += [(row["row_version"], row["token"]) for row in attempts]
+        if len({row["token"] for row in attempts}) < len(attempts):
+            yield "two attempts under one token", facts.name(key)
+    for key, order in moves.items():
+        tokens = [token for _, token in sorted(order)]
+        if tokens != sorted(tokens):
+            yield f"a write under an older token was accepted: {tokens}", facts.name(key)
+        if max(tokens) > facts.tasks[key]["token"]:
+            yield "the task's token is behind its history", facts.name(key)
+
+
+def one_owner(facts: Facts) -> Found:
+    """I3: the next attempt begins, as the ledger saw it, only after the one before had ended in Postgres; and what is
+    exclusive or claimed never runs twice at a time.
+    """
+    for key in facts.tasks:
+        calls = [line for line in facts.effects.get(facts.effect_key(key), []) if "begun_at" in line]
+        for line in calls:
+            before = [row["ended_at"] for row in facts.attempts.get(key, []) if row["token"] < line["token"]]
+            if before and line["begun_at"] < max(before) - CLOCK_SECONDS:
+                yield f"token {line['token']} ran before an earlier attempt had ended", facts.name(key)
+        if facts.spec(key).get("exclusive") or facts.spec(key).get("effect", "idempotent") != "idempotent":
+            yield from _ran_once(facts, key, calls)
+
+
+def _ran_once(facts: Facts, key: Key, calls: list[Row]) -> Found:
+    """A claimed hand-out has one body; the bodies of two hand-outs, those that lived to leave, do not overlap."""
+    bodies: dict[int, set[float]] = defaultdict(set)
+    for line in calls:
+        if line["op"] != "lookup":
+            bodies[line["token"]].add(line["begun_at"])
+    for token, begun in bodies.items():
+        if len(begun) > 1:
+            yield f"{len(begun)} bodies under claimed token {token}", facts.name(key)
+    if not facts.spec(key).get("exclusive"):
+        return
+    spans = []
+    for token in bodies:
+        inside = [line for line in calls if line["token"] == token and line["outcome"] == "noted"]
+        marks = {line.get("mark"): line["at"] for line in inside}
+        if "enter" in marks and "leave" in marks:
+            spans.append((marks["enter"], marks["leave"]))
+    spans.sort()
+    for (_, leave), (enter, _) in pairwise(spans):
+        if enter < leave:
+            yield "two bodies of an exclusive task overlapped", facts.name(key)
+
+
+# == effects ===========================================================================================================
+def effect_once(facts: Facts) -> Found:
+    """I5: a completed effect is in the ledger with the receipt that was stored; it happened once; and it was called no
+    oftener than it was handed out, faults apart."""
+    faults = len(facts.faults) + sum(line.get("mark") == "kills_worker" for line in facts.ledger)
+    for key, task in facts.tasks.items():
+        if facts.spec(key).get("run") not in EFFECT_BODIES:
+            continue
+        lines = [line for line in facts.effects.get(facts.effect_key(key), []) if line["op"] == "call"]
+        happened = [line for line in lines if line["outcome"] in ("done", "timed_out")]
+        if task["status"] == "completed":
+            yield from _receipt(facts, key, happened)
+        if len({line["receipt"] for line in happened}) > 1:
+            policy = facts.spec(key).get("effect", "idempotent")
+            yield f"{len(happened)} effects under one key ({policy})", facts.name(key)
+        if len(lines) > task["token"] + faults:
+            yield f"{len(lines)} calls for {task['token']} hand-outs", facts.name(key)
+
+
+def _receipt(facts: Facts, key: Key, happened: list[Row]) -> Found:
+    outputs = [row["output"] for row in facts.attempts.get(key, []) if row["outcome"] == "completed"]
+    resolved = facts.of_task(key, "resolved", "looked_up")
+    if not happened:
+        yield "completed, and its effect never happened", facts.name(key)
+    elif outputs and not resolved and (outputs[0] or {}).get("receipt") != happened[0]["receipt"]:
+        yield f"a result that no body returned: {str(outputs[0])[:80]}", facts.name(key)
+
+
+def exact_attempts(facts: Facts) -> Found:
+    """I12: attempts are 1..k; k is within the policy; and a task failed only when no try was left."""
+    for key, attempts in facts.attempts.items():
+        numbers = [row["attempt"] for row in attempts]
+        if numbers != list(range(1, len(numbers) + 1)):
+            yield f"attempts are {numbers}", facts.name(key)
+        limit = _attempts_max(facts.spec(key))
+        replays = [row["token"] for row in facts.of_task(key, "replayed", "resolved")]
+        returned = sum(row["outcome"] == "returned" for row in attempts)
+        if len(attempts) > limit * (1 + len(replays)) + returned:
+            yield f"{len(attempts)} attempts where {limit} are allowed", facts.name(key)
+        last = attempts[-1]
+        given_up = any((row["detail"] or {}).get("outcome") == "fail" for row in facts.of_task(key, "resolved"))
+        if facts.tasks[key]["status"] == "failed" and last["outcome"] in ("failed", "lost") and not given_up:
+            since = max((token for token in replays if token < last["token"]), default=0)
+            tries = sum(row["token"] > since and row["outcome"] != "returned" for row in attempts)
+            if (
+                (last["error"] or {}).get("retryable", True)
+                and tries < limit
+                and last["token"] == facts.tasks[key]["token"]
+            ):
+                yield f"failed after {tries} of {limit} tries: {(last['error'] or {}).get('code')}", facts.name(key)
+
+
+def _attempts_max(spec: Row) -> int:
+    retry = spec.get("retry", 3)
+    return int(retry if isinstance(retry, int) else retry.get("attempts", 3))
+
+
+def timers(facts: Facts) -> Found:
+    """I10: none is left, and none fired before its time: a backoff counts from when its attempt was judged, so never
+    from before the body had ended.
+    """
+    skewed = {name for fault in facts.faults if fault.get("skew") for name in fault["targets"]}
+    for row in facts.dump["timer"]:
+        if facts.runs[row["run_id"]]["status"] in RUN_TERMINAL:
+            yield "a timer outlived its run", f"{row['run_id']} task {row['task']}"
+    for key, attempts in facts.attempts.items():
+        due = {
+            row["token"]: row["at"]
+            for row in facts.of_task(key, "due")
+            if (row["detail"] or {}).get("timer") == "backoff"
+        }
+        for row in attempts:
+            fired, finished = due.get(row["token"]), row["finished_at"]
+            if fired is None or finished is None or row["worker"] in skewed:
+                continue
+            if fired < finished + _delay_min(facts.spec(key), row) - CLOCK_SECONDS:
+                yield f"a backoff fired {fired - finished:.3f} s after its attempt", facts.name(key)
+
+
+def _delay_min(spec: Row, attempt: Row) -> float:
+    """The least a backoff may be."""
+    asked = (attempt["error"] or {}).get("retry_after")
+    if asked is not None:
+        return float(asked)
+    retry = spec.get("retry")
+    if not isinstance(retry, dict):
+        retry = {}
+    return _seconds(retry.get("delay", "1s")) * (1 - float(retry.get("jitter", 0.2)))
+
+
+def _seconds(text: Any) -> float:
+    if isinstance(text, int | float):
+        return float(text)
+    return float(text.removesuffix("ms")) / 1000 if text.endswith("ms") else float(text.removesuffix("s"))
+
+
+# == people ============================================================================================================
+def no_false_death(facts: Facts) -> Found:
+    """I11: nobody was taken for dead whose heartbeats were healthy. They are not while something is broken, and not for
+    a worker that fenced itself because its renewal did not come: on a starved machine that may be all that is wrong.
+    """
+    broken = [
+        (e["at"], 2 * e["healed_at"] - e["at"] + SETTLE_SECONDS) for e in facts.faults
+    ]  # a backlog grew meanwhile
+    broken += [(e["at"] - LEASE_SECONDS, e["at"] + SETTLE_SECONDS) for e in facts.calls("fenced")]
+    broken += [(line["at"], line["at"] + SETTLE_SECONDS) for line in facts.ledger if line.get("mark") == "kills_worker"]
+    merged: list[list[float]] = []
+    for begin, end in sorted(broken):
+        if merged and begin <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([begin, end])
+    begins = [begin for begin, _ in merged]
+    lost = [
+        (r["ended_at"], (r["run_id"], r["task"]))
+        for rows in facts.attempts.values()
+        for r in rows
+        if r["outcome"] == "lost"
+    ]
+    lost += [
+        (r["at"], (r["run_id"], r["task"])) for rows in facts.history.values() for r in rows if r["kind"] == "lost"
+    ]
+    for at, key in lost:
+        place = bisect_left(begins, at) - 1
+        if place < 0 or at > merged[place][1]:
+            yield "taken over while nothing was broken", f"{facts.name(key)} at {at:.3f}"
+
+
+def cancel(facts: Facts) -> Found:
+    """I16: after an accepted cancel no attempt begins, but for commands that were out already, within a lease."""
+    applied = {r["run_id"]: r for rows in facts.history.values() for r in rows if r["kind"] == "cancelled"}
+    for run_id, row in applied.items():
+        for other in facts.history[run_id]:
+            if other["row_version"] > row["row_version"]:
+                yield f"{other['kind']} after the cancel", run_id
+    seen: dict[int, float] = {}  # process -> when the ledger first met it
+    for line in facts.ledger:
+        if "begun_at" not in line:
+            continue
+        first = seen.setdefault(line["pid"], line["at"])
+        at = applied[line["run"]]["at"] if line["run"] in applied else None
+        if at and first < at and _is_told(facts, at, line["begun_at"]):
+            yield (
+                f"a body began {line['begun_at'] - at:.1f} s after the cancel",
+                f"{line['key']} token {line['token']}",
+            )
+
+
+def _is_told(facts: Facts, cancelled_at: float, begun_at: float) -> bool:
+    """Whether a worker that was there at the cancel must have heard of it before it began a body.
+
+    Word of it is one record on the control topic: it may be lost with Kafka's, or wait as long as Kafka is out of
+    reach. (A worker that came later cannot know; its result is refused.)
+    """
+    if begun_at < cancelled_at + ABORT_SECONDS:
+        return False
+    for fault in facts.faults:
+        before, after = fault["at"], fault["healed_at"] + SETTLE_SECONDS
+        if before < begun_at and (begun_at < after or (fault.get("loses_records") and cancelled_at < after)):
+            return False
+    return True
+
+
+def poison(facts: Facts) -> Found:
+    """I18: every record nobody can read was set aside, with its place; forged results count for nothing; what no run
+    can be started with is refused as such.
+    """
+    for entry in facts.faults:
+        for what, status in entry.get("answers", []):
+            if not 400 <= status < 500 and status != 503:
+                yield f"a start that is {what} was answered with {status}", entry["kind"]
+    set_aside = {(r["topic"], r["partition"], r["offset"]) for r in facts.dump["dead_letter"] if r["kind"] == "record"}
+    losses = [(e["at"], e["healed_at"]) for e in facts.faults if e.get("loses_records")]
+    for entry in facts.faults:
+        sent = entry.get("sent_at", 0.0)
+        if any(begin - 30 < sent < end for begin, end in losses):
+            continue  # Kafka lost it before anybody had to read it
+        for partition, offset in entry.get("places", []):
+            if (entry["topic"], partition, offset) not in set_aside:
+                yield "a poison record was not set aside", f"{entry['topic']}[{partition}]@{offset}"
+    for key, attempts in facts.attempts.items():
+        for row in attempts:
+            if isinstance(row["output"], dict) and row["output"].get("forged"):
+                yield "a forged result was accepted", facts.name(key)
+
+
+def approvals(facts: Facts) -> Found:
+    """I20: one outcome, by who said so; a second decision was refused; the task went the way that was decided."""
+    said: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for entry in facts.calls("decide", "OK"):
+        said[entry["approval_id"]].add((entry["decision"], entry["actor"]))
+    rows = {row["approval_id"]: row for row in facts.dump["approval"]}
+    for approval_id, decisions in said.items():
+        if len(decisions) > 1:
+            yield "two decisions were accepted", f"{approval_id} {decisions}"
+        row = rows.get(approval_id)
+        if row and row["decided_by"] not in {actor for _, actor in decisions}:
+            yield f"decided by {row['decided_by']}, accepted from {decisions}", approval_id
+    for row in rows.values():
+        key = (row["run_id"], row["task"])
+        told = [r for r in facts.of_task(key, "decided") if r["token"] == row["token"]]
+        if len(told) > 1:
+            yield "one question was applied twice", row["approval_id"]
+        if told and (told[0]["detail"] or {}).get("outcome") != row["status"]:
+            yield f"applied as {told[0]['detail']}, decided {row['status']}", row["approval_id"]
+        if row["status"] == "waiting" and facts.runs[row["run_id"]]["status"] in RUN_TERMINAL:
+            yield "a question outlived its run", row["approval_id"]
+
+
+def dead_letters(facts: Facts) -> Found:
+    """I22: each is closed once, and a replay was applied."""
+    closed: dict[str, list[str]] = defaultdict(list)
+    for op in ("replay", "discard"):
+        for entry in facts.calls(op, "OK"):
+            closed[entry["dead_letter_id"]].append(op)
+    for id_, ops in closed.items():
+        if len(ops) > 1:
+            yield f"closed {len(ops)} times: {ops}", id_
+    resolved = Counter((entry["task_id"], entry["token"]) for entry in facts.calls("resolve", "OK"))
+    for place, times in resolved.items():
+        if times > 1:
+            yield f"a parked task resolved {times} times", str(place)
+    for id_, row in facts.letters.items():
+        if (row["closed_at"] is None) != (row["status"] == "parked"):
+            yield "closed_at does not agree with the status", id_
+        if row["status"] == "replayed" and row["kind"] == "task":
+            key = (row["run_id"], row["task"])
+            ended = facts.runs[row["run_id"]]["status"] == "cancelled"
+            told = any(r["token"] == row["token"] for r in facts.of_task(key, "replayed"))
+            if not told and not ended:
+                yield "replayed, and its run never heard of it", id_
+
+
+RULES: Final[list[tuple[str, Callable[[Facts], Found]]]] = [
+    ("I1", start_uniqueness),
+    ("I2", no_lost_hand_off),
+    ("I3", one_owner),
+    ("I4", monotonic_tokens),
+    ("I5", effect_once),
+    ("I6", terminal_is_final),
+    ("I7", gap_free_history),
+    ("I8", no_lost_run),
+    ("I9", pure_status),
+    ("I10", timers),
+    ("I11", no_false_death),
+    ("I12", exact_attempts),
+    ("I13", no_orphan_wait),
+    ("I16", cancel),
+    ("I18", poison),
+    ("I20", approvals),
+    ("I22", dead_letters),
+    ("I24", durability),
+]

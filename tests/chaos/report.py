@@ -1,0 +1,120 @@
+"""What a run of the harness showed: faults by kind with their counts and recovery times, violations, the last line."""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from statistics import quantiles
+from typing import Any, NamedTuple
+
+from tests.chaos.checker import Facts, Violation
+
+Row = dict[str, Any]
+
+
+class KindLine(NamedTuple):
+    kind: str
+    faults: int
+    fired: int
+    errors: int
+    progress: list[float]
+    """Seconds from the heal to the first thing that moved any run."""
+    attempts: list[float]
+    """Seconds from the fault to the next attempt of each task whose worker it took."""
+
+
+def summarise(facts: Facts) -> list[KindLine]:
+    moves = sorted(
+        [row["at"] for rows in facts.history.values() for row in rows]
+        + [row["ended_at"] for rows in facts.attempts.values() for row in rows]
+    )
+    kinds: dict[str, list[Row]] = defaultdict(list)
+    for fault in facts.faults:
+        kinds[fault["kind"]].append(fault)
+    lines = []
+    for kind, faults in sorted(kinds.items()):
+        progress = [
+            moves[place] - f["healed_at"] for f in faults if (place := bisect_right(moves, f["healed_at"])) < len(moves)
+        ]
+        attempts = [
+            seconds for fault in faults if kind.startswith(("F01", "F02")) for seconds in _taken_over(facts, fault)
+        ]
+        fired, errors = sum(f["fired"] for f in faults), sum("error" in f for f in faults)
+        lines.append(KindLine(kind, len(faults), fired, errors, progress, attempts))
+    return lines
+
+
+def _taken_over(facts: Facts, fault: Row) -> list[float]:
+    """For each task that a killed worker ran: how long until its next body began, as the ledger saw it."""
+    found = []
+    for (run_id, task), attempts in facts.attempts.items():
+        for row in attempts:
+            if row["outcome"] != "lost" or not fault["at"] < row["ended_at"] < fault["at"] + 10:
+                continue
+            begun = [r for r in facts.of_task((run_id, task), "attempt_started") if r["token"] == row["token"]]
+            if not begun or begun[0]["at"] > fault["at"] or begun[0]["actor"] not in fault.get("targets", []):
+                continue
+            key = facts.effect_key((run_id, task))
+            calls = [line for line in facts.effects.get(key, []) if "begun_at" in line]
+            later = [line["begun_at"] for line in calls if line["token"] > row["token"]]
+            if later:
+                found.append(min(later) - fault["at"])
+    return found
+
+
+def table(lines: list[KindLine]) -> str:
+    rows = [("fault", "count", "fired", "progress p50/p99 s", "next attempt p50/p99 s", "")]
+    rows += [
+        (
+            x.kind,
+            str(x.faults),
+            str(x.fired),
+            _spread(x.progress),
+            _spread(x.attempts),
+            f"{x.errors} ERRORS" if x.errors else "",
+        )
+        for x in lines
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(6)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def _spread(values: list[float]) -> str:
+    if not values:
+        return "-"
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    cuts = quantiles(values, n=100, method="inclusive")
+    return f"{cuts[49]:.2f} / {cuts[98]:.2f}"
+
+
+def outcomes(facts: Facts) -> str:
+    """What became of runs, calls and effects, in three lines."""
+    runs = Counter(run["status"] for run in facts.runs.values())
+    calls = Counter(f"{entry['op']} {entry['outcome']}" for entry in facts.log if "outcome" in entry)
+    effects = Counter(line["outcome"] for line in facts.ledger)
+    lost = Counter(row["outcome"] for rows in facts.attempts.values() for row in rows)
+    calm = [e for e in facts.calls("fenced") if not any(f["at"] < e["at"] < f["healed_at"] + 10 for f in facts.faults)]
+    quiet = [f"{e['seconds']:.1f} s" for e in facts.calls("quiet")] or ["never"]
+    said = [f"quiet after the last heal: {quiet[0]}"]
+    said += [
+        f"workers that fenced themselves: {sum(1 for _ in facts.calls('fenced'))}, far from any fault: {len(calm)}"
+    ]
+    return (
+        "\n".join(said)
+        + "\n"
+        + "\n".join(
+            f"{name}: {', '.join(f'{count} {what}' for what, count in sorted(counted.items()))}"
+            for name, counted in (("runs", runs), ("calls", calls), ("ledger", effects), ("attempts", lost))
+        )
+    )
+
+
+def last_line(seed: int, facts: Facts, violations: list[Violation]) -> str:
+    """Only faults that did something are counted."""
+    fired = [fault for fault in facts.faults if fault["fired"]]
+    kinds = {fault["kind"] for fault in fired}
+    return (
+        f"chaos: seed {seed}, {len(fired)} faults of {len(kinds)} kinds, "
+        f"{len(facts.runs)} runs, {len(violations)} violations"
+    )

@@ -1,0 +1,286 @@
+"""The oracle finds what it is there for: a good history passes, and every way of spoiling it is found by its own
+invariant.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.chaos.checker import RULES, check
+
+Evidence = tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, list[dict[str, Any]]]]
+LINEAR, ASKED, FAILED, STOPPED, CLAIMED = "run-linear", "run-asked", "run-failed", "run-stopped", "run-claimed"
+T0 = 1_000_000.0
+RETRY = {"attempts": 2, "delay": "200ms", "jitter": 0.2}
+DEFINITIONS: dict[str, dict[str, Any]] = {
+    LINEAR: {"a": {"run": "chaos.effect", "retry": RETRY}, "b": {"run": "chaos.effect", "retry": RETRY}},
+    ASKED: {"ask": {"approval": {"title": "?"}}, "then": {"run": "chaos.effect", "retry": RETRY}},
+    FAILED: {"a": {"run": "chaos.odd", "retry": RETRY}},
+    STOPPED: {"a": {"run": "chaos.effect", "retry": RETRY}},
+    CLAIMED: {"a": {"run": "chaos.outside", "exclusive": True, "effect": "manual", "retry": RETRY}},
+}
+
+
+def _run(run_id: str, status: str, row_version: int, finished: float) -> dict[str, Any]:
+    return {
+        "run_id": run_id, "version_id": list(DEFINITIONS).index(run_id), "status": status, "attention": False,
+        "row_version": row_version, "input": {"n": 1}, "finished_at": finished,
+    }  # fmt: skip
+
+
+def _task(run_id: str, task: int, status: str, attempt: int, token: int) -> dict[str, Any]:
+    return {"run_id": run_id, "task": task, "status": status, "attempt": attempt, "token": token}
+
+
+def _attempt(run_id: str, task: int, n: int, outcome: str, row_version: int, at: float, **more: Any) -> dict[str, Any]:
+    row = {"token": n, "attempt": n, "outcome": outcome, "row_version": row_version, "ended_at": at, "finished_at": at}
+    return {"run_id": run_id, "task": task, "error": None, "output": None, "worker": "worker-1", **row, **more}
+
+
+def _history(run_id: str, row_version: int, kind: str, at: float, **more: Any) -> dict[str, Any]:
+    row = {"run_id": run_id, "row_version": row_version, "kind": kind, "at": at}
+    return {**row, "task": None, "token": None, "actor": None, "detail": None, **more}
+
+
+def _call(
+    key: str, token: int, at: float, outcome: str, receipt: int | None, *, after: float = 0.01, **more: Any
+) -> dict[str, Any]:
+    """after: seconds from the body's beginning to this call."""
+    run = key.split("/")[0]
+    line = {"op": "call", "key": key, "token": token, "begun_at": at, "at": at + after, "run": run, "pid": 1}
+    return {**line, "outcome": outcome, "receipt": receipt, **more}
+
+
+def good() -> Evidence:
+    """Five runs: a retry that was lost and answered late, an approval, a failure replayed, a cancel, a claimed task."""
+    error = {"code": "ERROR", "message": "no"}
+    ledger = [
+        _call(f"{LINEAR}/a", 1, T0 + 1, "timed_out", 1),
+        _call(f"{LINEAR}/a", 2, T0 + 2, "repeated", 1),
+        _call(f"{LINEAR}/b", 1, T0 + 3, "done", 2),
+        _call(f"{ASKED}/then", 1, T0 + 3, "done", 3),
+        _call(f"{CLAIMED}/a", 1, T0 + 1, "noted", None, op="note", mark="enter"),
+        _call(f"{CLAIMED}/a", 1, T0 + 1, "done", 4),
+        _call(f"{CLAIMED}/a", 1, T0 + 1, "noted", None, op="note", mark="leave", after=0.9),
+    ]
+    log: list[dict[str, Any]] = [
+        {
+            "op": "start",
+            "at": T0,
+            "done_at": T0 + 0.1,
+            "key": run_id,
+            "input": {"n": 1},
+            "outcome": "OK",
+            "answer": {"run_id": run_id},
+        }
+        for run_id in DEFINITIONS
+    ]
+    said = {"at": T0 + 2, "done_at": T0 + 2.1, "outcome": "OK"}
+    log += [
+        {"op": "decide", "approval_id": "q", "decision": "approve", "actor": "ada", **said},
+        {"op": "replay", "dead_letter_id": "d1", **said},
+        {"op": "discard", "dead_letter_id": "d2", **said},
+        {"op": "cancel", "run_id": STOPPED, **said},
+        {"op": "fault", "kind": "F01", "at": T0 + 1, "healed_at": T0 + 1.5, "fired": 1},
+        {
+            "op": "fault",
+            "kind": "F33",
+            "at": T0 + 50,
+            "healed_at": T0 + 51,
+            "fired": 1,
+            "sent_at": T0 + 50.5,
+            "topic": "headrace.events",
+            "places": [(0, 7)],
+        },
+    ]
+    dump: dict[str, list[dict[str, Any]]] = {
+        "workflow_version": [
+            {"version_id": n, "definition": {"tasks": tasks}} for n, tasks in enumerate(DEFINITIONS.values())
+        ],
+        "run": [
+            _run(LINEAR, "completed", 6, T0 + 3.5), _run(ASKED, "completed", 3, T0 + 3.5),
+            _run(FAILED, "failed", 8, T0 + 9),
+            _run(STOPPED, "cancelled", 3, T0 + 2.5), _run(CLAIMED, "completed", 2, T0 + 2),
+        ],
+        "trigger_key": [{"key": f"api:{run_id}", "run_id": run_id} for run_id in DEFINITIONS],
+        "task": [
+            _task(LINEAR, 0, "completed", 2, 2), _task(LINEAR, 1, "completed", 1, 1),
+            _task(ASKED, 0, "completed", 0, 1),
+            _task(ASKED, 1, "completed", 1, 1), _task(FAILED, 0, "failed", 4, 4), _task(STOPPED, 0, "cancelled", 1, 1),
+            _task(CLAIMED, 0, "completed", 1, 1),
+        ],
+        "attempt": [
+            _attempt(LINEAR, 0, 1, "lost", 3, T0 + 1.5, error={"code": "WORKER_LOST"}),
+            _attempt(LINEAR, 0, 2, "completed", 5, T0 + 2.5, output={"receipt": 1}),
+            _attempt(LINEAR, 1, 1, "completed", 6, T0 + 3.5, output={"receipt": 2}),
+            _attempt(ASKED, 1, 1, "completed", 3, T0 + 3.5, output={"receipt": 3}),
+            _attempt(FAILED, 0, 1, "failed", 2, T0 + 1, error=error),
+            _attempt(FAILED, 0, 2, "failed", 4, T0 + 2, error=error),
+            _attempt(FAILED, 0, 3, "failed", 6, T0 + 4, error=error),
+            _attempt(FAILED, 0, 4, "failed", 8, T0 + 9, error=error),
+            _attempt(STOPPED, 0, 1, "cancelled", 3, T0 + 2.5),
+            _attempt(CLAIMED, 0, 1, "completed", 2, T0 + 2, output={"receipt": 4}),
+        ],
+        "history": [
+            *(_history(run_id, 1, "started", T0) for run_id in DEFINITIONS),
+            _history(LINEAR, 2, "attempt_started", T0 + 1.1, task=0, token=1, actor="worker-1"),
+            _history(LINEAR, 4, "attempt_started", T0 + 2.1, task=0, token=2, actor="worker-2"),
+            _history(ASKED, 2, "decided", T0 + 2.2, task=0, token=1, actor="ada", detail={"outcome": "approved"}),
+            _history(FAILED, 3, "due", T0 + 1.2, task=0, token=1, detail={"timer": "backoff"}),
+            _history(FAILED, 5, "replayed", T0 + 3, task=0, token=2),
+            _history(FAILED, 7, "due", T0 + 4.3, task=0, token=3, detail={"timer": "backoff"}),
+            _history(STOPPED, 2, "attempt_started", T0 + 1, task=0, token=1, actor="worker-1"),
+            _history(STOPPED, 3, "cancelled", T0 + 2.5),
+        ],
+        "timer": [],
+        "held_task": [],
+        "parked_task": [],
+        "inbox": [{"inbox_id": "i", "run_id": STOPPED, "kind": "cancelled", "applied_at": T0 + 2.5}],
+        "approval": [
+            {"approval_id": "q", "run_id": ASKED, "task": 0, "token": 1, "status": "approved", "decided_by": "ada"}
+        ],
+        "dead_letter": [
+            _letter("d1", "task", "replayed", run_id=FAILED, task=0, token=2),
+            _letter("d2", "task", "discarded", run_id=FAILED, task=0, token=4),
+            _letter("d3", "record", "parked", topic="headrace.events", partition=0, offset=7),
+        ],
+        "partition_owner": [{"topic": "headrace.events", "partition": 0, "topic_id": "x", "next_offset": 8}],
+        "log_end": [{"topic": "headrace.events", "partition": 0, "topic_id": "x", "end": 8}],
+    }  # fmt: skip
+    return ledger, log, dump
+
+
+def _letter(id_: str, kind: str, status: str, **more: Any) -> dict[str, Any]:
+    row = {"dead_letter_id": id_, "kind": kind, "status": status, "closed_at": None if status == "parked" else T0 + 3}
+    place = dict.fromkeys(("run_id", "task", "token", "topic", "partition", "offset"))
+    return {**place, **row, **more}
+
+
+Spoil = Callable[[list[Any], list[Any], dict[str, list[Any]]], object]
+
+
+def _row(dump: dict[str, list[Any]], table: str, **where: Any) -> Any:
+    return next(row for row in dump[table] if all(row[name] == value for name, value in where.items()))
+
+
+def _set(table: str, where: dict[str, Any], **values: Any) -> Spoil:
+    return lambda ledger, log, dump: _row(dump, table, **where).update(values)
+
+
+def _drop(table: str, **where: Any) -> Spoil:
+    return lambda ledger, log, dump: dump[table].remove(_row(dump, table, **where))
+
+
+def _add(table: str, row: dict[str, Any]) -> Spoil:
+    return lambda ledger, log, dump: dump[table].append(row)
+
+
+def _say(entry: dict[str, Any]) -> Spoil:
+    return lambda ledger, log, dump: log.append({"at": T0, "done_at": T0, "outcome": "OK", **entry})
+
+
+def _tell(line: dict[str, Any]) -> Spoil:
+    return lambda ledger, log, dump: ledger.append(line)
+
+
+def _silence(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
+    """No fault was ever made."""
+    log[:] = [entry for entry in log if entry["op"] != "fault"]
+
+
+def _overlap(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
+    """A second hand-out of the exclusive task is inside while the first still is."""
+    for mark, after in (("enter", 0.1), ("leave", 0.2)):
+        ledger.append(_call(f"{CLAIMED}/a", 2, T0 + 1.2, "noted", None, op="note", mark=mark, after=after))
+
+
+def _call_often(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
+    ledger += [_call(f"{LINEAR}/b", 1, T0 + 3, "repeated", 2)] * 5
+
+
+def _resolve_twice(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
+    log += [{"op": "resolve", "at": T0, "done_at": T0, "outcome": "OK", "task_id": f"{CLAIMED}.a", "token": 1}] * 2
+
+
+START = {"op": "start", "key": LINEAR, "answer": {"run_id": LINEAR}}
+DECIDE = {"op": "decide", "approval_id": "q"}
+SPOILED: list[tuple[str, str, Spoil]] = [
+    ("I1", "an accepted start without a run", _drop("run", run_id=LINEAR)),
+    ("I1", "a key answered with another run", _set("trigger_key", {"run_id": LINEAR}, run_id="other")),
+    ("I1", "a key accepted with another input", _say({**START, "input": {"n": 2}})),
+    ("I1", "a run that nobody started", lambda ledger, log, dump: log.pop(0)),
+    ("I2", "a task left queued", _set("task", {"run_id": LINEAR, "task": 1}, status="queued")),
+    ("I2", "a position ahead of its log", _set("partition_owner", {}, next_offset=9)),
+    ("I3", "a body before the one before had ended", _tell(_call(f"{LINEAR}/a", 2, T0 + 1.2, "repeated", 1))),
+    ("I3", "two bodies under one claimed token", _tell(_call(f"{CLAIMED}/a", 1, T0 + 1.3, "repeated", 4))),
+    ("I3", "two bodies of an exclusive task at once", _overlap),
+    ("I4", "a write under an older token", _set("attempt", {"run_id": LINEAR, "token": 2}, token=0)),
+    ("I4", "a task behind its history", _set("task", {"run_id": FAILED}, token=3)),
+    ("I5", "a success that never happened", lambda ledger, log, dump: ledger.pop(2)),
+    ("I5", "a receipt that the ledger did not give", _set("attempt", {"run_id": ASKED}, output={"receipt": 9})),
+    ("I5", "two effects under one key", _tell(_call(f"{CLAIMED}/a", 2, T0 + 1.3, "done", 5))),
+    ("I5", "more calls than hand-outs", _call_often),
+    ("I6", "two results of one task", _set("attempt", {"run_id": LINEAR, "outcome": "lost"}, outcome="completed")),
+    ("I6", "an event after the end", _set("history", {"run_id": ASKED, "kind": "decided"}, at=T0 + 4)),
+    ("I6", "an attempt after the end", _set("attempt", {"run_id": ASKED}, ended_at=T0 + 4)),
+    ("I7", "a hole in the history", _drop("history", run_id=LINEAR, row_version=2)),
+    ("I7", "one row_version for two moves", _add("history", _history(LINEAR, 2, "due", T0 + 1.2, task=0, token=1))),
+    ("I7", "completed without a result", _set("attempt", {"run_id": LINEAR, "task": 1}, outcome="failed")),
+    ("I7", "failed without a dead letter", _drop("dead_letter", dead_letter_id="d2")),
+    ("I7", "an attempt that was not counted", _set("task", {"run_id": LINEAR, "task": 0}, attempt=1)),
+    ("I8", "a run left open", _set("run", {"run_id": LINEAR}, status="running", finished_at=None)),
+    ("I9", "a status its tasks do not give", _set("run", {"run_id": STOPPED}, status="completed")),
+    ("I10", "a timer that outlived its run", _add("timer", {"run_id": LINEAR, "task": 0})),
+    ("I10", "a backoff before its time", _set("history", {"run_id": FAILED, "row_version": 3}, at=T0 + 1.1)),
+    ("I11", "a takeover without a fault", _silence),
+    ("I12", "a gap in the attempts", _set("attempt", {"run_id": FAILED, "attempt": 2}, attempt=5)),
+    ("I12", "more attempts than allowed", _drop("history", run_id=FAILED, kind="replayed")),
+    ("I12", "failed with a try left", _drop("attempt", run_id=FAILED, attempt=3)),
+    ("I13", "a run that nothing will move", _set("run", {"run_id": STOPPED}, status="waiting", finished_at=None)),
+    ("I16", "a body long after the cancel", _tell(_call(f"{STOPPED}/a", 1, T0 + 90, "done", 9))),
+    ("I16", "history after the cancel", _add("history", _history(STOPPED, 4, "due", T0 + 2.5, task=0, token=1))),
+    ("I18", "a poison record nobody set aside", _drop("dead_letter", dead_letter_id="d3")),
+    ("I18", "an odd start accepted", _say({"op": "fault", "kind": "F35", "healed_at": T0, "answers": [("NaN", 201)]})),
+    ("I18", "a forged result that counted", _set("attempt", {"run_id": ASKED}, output={"forged": True})),
+    ("I20", "two decisions accepted", _say({**DECIDE, "decision": "reject", "actor": "grace"})),
+    ("I20", "decided by somebody else", _set("approval", {}, decided_by="grace")),
+    ("I20", "applied other than decided", _set("history", {"kind": "decided"}, detail={"outcome": "rejected"})),
+    ("I20", "a question that outlived its run", _set("approval", {}, status="waiting")),
+    ("I22", "a dead letter closed twice", _say({"op": "replay", "dead_letter_id": "d1"})),
+    ("I22", "a parked task resolved twice", _resolve_twice),
+    ("I22", "a replay that its run never heard of", _drop("history", run_id=FAILED, kind="replayed")),
+    ("I24", "an accepted decision that is not there", _set("approval", {}, status="rejected")),
+    ("I24", "an accepted replay that is not there", _set("dead_letter", {"dead_letter_id": "d1"}, status="parked")),
+    ("I24", "an accepted resolution that is not there", _say({"op": "resolve", "task_id": "x.a", "token": 1})),
+    ("I24", "an accepted cancel that is not there", _drop("inbox")),
+]  # fmt: skip
+
+
+def test_a_kept_promise_has_no_violations() -> None:
+    assert check(*good()) == []
+
+
+@pytest.mark.parametrize(("invariant", "what", "spoil"), SPOILED, ids=[f"{i} {what}" for i, what, _ in SPOILED])
+def test_a_broken_promise_is_found(invariant: str, what: str, spoil: Spoil) -> None:
+    ledger, log, dump = copy.deepcopy(good())
+    spoil(ledger, log, dump)
+    assert invariant in {violation.invariant for violation in check(ledger, log, dump)}, what
+
+
+def test_every_invariant_is_spoiled_at_least_once() -> None:
+    assert {name for name, _ in RULES} == {invariant for invariant, _, _ in SPOILED}
+
+
+def test_a_worker_that_came_after_the_cancel_cannot_know_of_it() -> None:
+    ledger, log, dump = copy.deepcopy(good())
+    ledger.append(_call(f"{STOPPED}/a", 1, T0 + 90, "done", 9, pid=2))
+    assert check(ledger, log, dump) == []
+
+
+def test_a_call_that_may_have_happened_promises_nothing() -> None:
+    ledger, log, dump = copy.deepcopy(good())
+    log.append({"op": "start", "at": T0, "done_at": T0, "key": "x", "input": {}, "outcome": "UNKNOWN", "answer": None})
+    log.append({"op": "cancel", "at": T0, "done_at": T0, "run_id": LINEAR, "outcome": "UNKNOWN"})
+    assert check(ledger, log, dump) == []
