@@ -7,7 +7,7 @@ lists. So librdkafka's own periodic commit is exact enough here, unlike anywhere
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -31,6 +31,8 @@ PACE_SECONDS: Final = 0.002
 """The same for polls of commands: at most one in this time while commands keep coming."""
 REBUILD_SECONDS_MAX: Final = 5.0
 LEARN_SECONDS: Final = 5.0
+WATCH_SECONDS: Final = 30.0
+ASK_SECONDS: Final = 2.0
 ALL_OF_IT: Final = 2**62
 FULL_SECONDS: Final = 0.5
 """How long a full worker just waits for room. Then it pauses its partitions and polls, so that Kafka sees it alive; not
@@ -99,7 +101,7 @@ class Intake(threading.Thread):
         if not self._broker.topic_ids:
             self._ask_for_topics()
         consumer = Consumer(self._settings())
-        pace = Pace(PACE_SECONDS)
+        pace, watchdog = Pace(PACE_SECONDS), Watchdog()
         consumer.subscribe(self._topics, on_assign=partial(self._assigned, identity))
         try:
             while not self._halt.is_set():
@@ -112,7 +114,10 @@ class Intake(threading.Thread):
                     pace.wait()
                     messages += consumer.consume(room - 1, 0)  # ... and takes whatever else is here
                 if messages:
+                    watchdog.fed()
                     self._hand_over(messages)
+                elif watchdog.is_due:
+                    watchdog.look(consumer)
         finally:
             consumer.close()
 
@@ -245,6 +250,50 @@ class Intake(threading.Thread):
             self._link.missing(str(message.topic()))
         elif not error.retriable():
             self._link.refused(error.str())
+
+
+class Watchdog:
+    """Notices commands that are there and do not come: a consumer may be a healthy member of its group and fetch no
+    more.
+
+    Twice in a row, with nothing received between: then it is thrown away. Asking costs a request per partition, so it
+    is done seldom, and only while nothing comes.
+    """
+
+    def __init__(self) -> None:
+        self._next_at = time.monotonic() + WATCH_SECONDS
+        self._missed: dict[tuple[str, int], int] = {}
+
+    def fed(self) -> None:
+        self._next_at = time.monotonic() + WATCH_SECONDS
+        self._missed.clear()
+
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._next_at
+
+    def look(self, consumer: Consumer) -> None:
+        """Raises Rebuild when what was missing at the last look is missing still."""
+        self._next_at = time.monotonic() + WATCH_SECONDS
+        try:
+            missing = dict(_missing(consumer))
+        except KafkaException:
+            missing = {}  # away: nothing can be said
+        for place, position in missing.items():
+            if self._missed.get(place) == position:
+                raise Rebuild(f"{place[0]}[{place[1]}] has commands behind {position} that do not come")
+        self._missed = missing
+
+
+def _missing(consumer: Consumer) -> Iterator[tuple[tuple[str, int], int]]:
+    """The assigned partitions that go on behind the consumer's position."""
+    for place in consumer.position(consumer.assignment()):
+        low, high = consumer.get_watermark_offsets(place, timeout=ASK_SECONDS)
+        position = place.offset
+        if position < 0:  # nothing was read from it yet
+            position = max(low, consumer.committed([place], timeout=ASK_SECONDS)[0].offset)
+        if high > position:
+            yield (place.topic, place.partition), position
 
 
 def _traceparent(headers: Any) -> str | None:

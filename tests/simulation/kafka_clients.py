@@ -177,6 +177,10 @@ class FakeConsumer:
     def assignment(self) -> list[TopicPartition]:
         return [TopicPartition(*place) for place in self.positions]
 
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        held = self.positions
+        return [TopicPartition(p.topic, p.partition, held.get((p.topic, p.partition), _INVALID)) for p in partitions]
+
     def pause(self, partitions: list[TopicPartition]) -> None:
         self._paused.update((one.topic, one.partition) for one in partitions)
 
