@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from headrace.coordinator import CoordinatorWatch
 from headrace.pace import Pace
 from streams.batch import Batch
 from streams.broker import Answer, Broker, Place, TopicMissingError, Trouble
@@ -127,7 +128,8 @@ class Membership:
         self._pace = Pace(PACE_SECONDS)
         self.has_read = False
         shore.watchdog.forget()
-        self._consumer = Consumer({**conf, "error_cb": shore.broker.on_error})
+        self._coordinator = CoordinatorWatch()
+        self._consumer = Consumer({**conf, **self._coordinator.settings(), "error_cb": shore.broker.on_error})
 
     def serve(self) -> None:
         """Read and hand over until the transport halts; raises `Rebuild`."""
@@ -341,6 +343,8 @@ class Membership:
             self._compare_ids(answer)
             if not is_paused:
                 self._compare_ends(answer, now)
+        if self._coordinator.is_lost:
+            raise Rebuild("the coordinator of the group is lost")
         if self._wrong is not None:
             raise Rebuild(self._wrong)
 

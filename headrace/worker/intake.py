@@ -17,6 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient
 
 from headrace.attempt import Attempt
+from headrace.coordinator import CoordinatorWatch
 from headrace.errors import MessageError
 from headrace.messages import TRACEPARENT, decode_command
 from headrace.pace import Pace
@@ -100,12 +101,15 @@ class Intake(threading.Thread):
         """One consumer, from its subscription until it is closed. A consumer never crosses a topic id."""
         if not self._broker.topic_ids:
             self._ask_for_topics()
-        consumer = Consumer(self._settings())
+        coordinator = CoordinatorWatch()
+        consumer = Consumer(self._settings() | coordinator.settings())
         pace, watchdog = Pace(PACE_SECONDS), Watchdog()
         consumer.subscribe(self._topics, on_assign=partial(self._assigned, identity))
         try:
             while not self._halt.is_set():
                 self._check(identity)
+                if coordinator.is_lost:
+                    raise Rebuild("the coordinator of its group is lost")
                 room = self._room()
                 if room <= 0 and (room := self._await_room(consumer, identity)) <= 0:
                     continue
