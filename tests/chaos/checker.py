@@ -547,7 +547,8 @@ def dead_letters(facts: Facts) -> Found:
             yield "closed_at does not agree with the status", id_
         if row["status"] == "replayed" and row["kind"] == "task":
             key = (row["run_id"], row["task"])
-            ended = facts.runs[row["run_id"]]["status"] == "cancelled"
+            # A cancel that was accepted at the same moment wins; the run may be failed all the same.
+            ended = any(r["kind"] == "cancelled" for r in facts.history[row["run_id"]])
             told = any(r["token"] == row["token"] for r in facts.of_task(key, "replayed"))
             if not told and not ended:
                 yield "replayed, and its run never heard of it", id_
