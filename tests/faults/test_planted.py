@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -261,7 +262,8 @@ def own_slot(database: str, name: str) -> Generator[None]:
 
 def wait_for(look: Callable[[], list[bytes]]) -> list[bytes]:
     """What the first look that finds something finds; nothing after a while."""
-    for _ in range(3):
+    give_up_at = time.monotonic() + 2 * SOON_SECONDS
+    while time.monotonic() < give_up_at:  # a look may end early, at a word from the server that brings nothing
         if found := look():
             return found
     return []
