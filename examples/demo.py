@@ -58,6 +58,8 @@ TAKEOVERS_SHOWN = 6
 VERSION = "1.2.0"
 T = TypeVar("T")
 
+interrupted = threading.Event()
+
 
 class Wrong(Exception):
     """The demo did not go as it should."""
@@ -269,6 +271,8 @@ class Demo:
         """Wait for a fact and return it. Raises Wrong, with where the runs stand, after WAIT_SECONDS."""
         give_up_at = time.monotonic() + WAIT_SECONDS
         while not (found := self._ask(fact)):
+            if interrupted.is_set():
+                raise KeyboardInterrupt
             if time.monotonic() > give_up_at:
                 stand = "\n".join(
                     f"  {run.workflow} {run.run_id} {run.status} {run.counts}"
@@ -327,16 +331,17 @@ def _spoil(order: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     given = _parse()
     console = Console(width=None if sys.stdout.isatty() else 120)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _interrupt)
     with tempfile.TemporaryDirectory(prefix="headrace-demo-") as folder:
         stack = _make_stack(Path(folder), console if given.log else None)
         try:
             outcome = _run(stack, Path(folder), console, given)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Wrong, HeadraceError, httpx.HTTPError, RuntimeError, TimeoutError) as error:
+            if not interrupted.is_set():
+                return _fail(stack, str(error))
             print("demo: interrupted; everything was stopped", file=sys.stderr)
             return 130
-        except (Wrong, HeadraceError, httpx.HTTPError, RuntimeError, TimeoutError) as error:
-            return _fail(stack, str(error))
     if outcome.failed or outcome.lost:
         return _fail(
             stack,
@@ -428,6 +433,7 @@ def _fail(stack: Stack, reason: str) -> int:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    interrupted.set()  # a library may turn the exception into one of its own, or swallow it in a callback
     raise KeyboardInterrupt
 
 

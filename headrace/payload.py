@@ -72,10 +72,15 @@ def encoder(annotation: Any = None) -> Callable[[object], bytes]:
 
 
 def encode_input(value: object) -> bytes:
-    """`encode` for what a caller sends: PayloadError with reason BAD_INPUT or INPUT_TOO_LARGE."""
+    """`encode` for what a caller sends: PayloadError with reason BAD_INPUT or INPUT_TOO_LARGE.
+
+    A KeyboardInterrupt goes on as it came: here it is the caller's Ctrl-C, not what its data did.
+    """
     try:
         return encode(value)
     except PayloadError as e:
+        if isinstance(e.__context__, KeyboardInterrupt):
+            raise e.__context__ from None
         reason = "INPUT_TOO_LARGE" if e.reason == "RESULT_TOO_LARGE" else "BAD_INPUT"
         raise PayloadError(e.message.replace("the result", "the input", 1), reason=reason, **e.fields) from None
 

@@ -222,6 +222,17 @@ def test_bytes_at_the_limit_pass_and_one_more_does_not() -> None:
         payload.check(raw)
 
 
+def test_the_callers_ctrl_c_goes_on_as_it_came() -> None:
+    class Slow:
+        def __getattribute__(self, name: str) -> Any:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        payload.encode_input({"a": Slow()})
+    with pytest.raises(PayloadError, match="KeyboardInterrupt"):
+        payload.encode({"a": Slow()})
+
+
 def test_an_input_is_refused_in_the_words_of_an_input() -> None:
     with pytest.raises(PayloadError, match="the input of type dict at a holds set") as caught:
         payload.encode_input({"a": {1}})
