@@ -10,10 +10,13 @@ from state.queries.rows import Connection
 
 
 async def load_plans(plans: Plans, connection: Connection, version_ids: Iterable[int]) -> dict[int, Plan]:
-    """Plans of versions that rows name, by version id."""
+    """Plans of versions that rows name, by version id. Raises UnreadableError."""
     wanted = set(version_ids)
     await plans.load(connection, wanted)
     found = {version_id: plan for version_id in wanted if (plan := plans.get(version_id)) is not None}
+    for version_id in wanted - found.keys():
+        if (error := plans.unreadable(version_id)) is not None:
+            raise error
     if missing := wanted - found.keys():
         raise InvariantError("rows name versions that do not exist", version_ids=sorted(missing))
     return found

@@ -8,6 +8,7 @@
     ├── ConflictError            HR-1005  already decided, or wrong state for this request -> 409
     ├── FencedError              HR-1006  the token is no longer current -> stop this attempt, write nothing
     ├── UnavailableError         HR-1007  broker or database away -> retry with backoff; 503 with Retry-After
+    │   └── UnreadableError      HR-1014  this process is older than that version of a workflow -> ask a newer one
     ├── InvariantError           HR-1008  we are wrong -> isolate the run (dead letter, NEEDS_ATTENTION)
     ├── PayloadError             HR-1009  not strict JSON, or too large -> 422, or FAILED(BAD_RESULT)
     ├── KeyReusedError           HR-1010  the idempotency key was used with another body -> 422
@@ -81,6 +82,12 @@ class FencedError(HeadraceError):
 
 class UnavailableError(HeadraceError):
     code = "HR-1007"
+
+
+class UnreadableError(UnavailableError):
+    """A published version that this process cannot read, as an older one meets in a rolling update."""
+
+    code = "HR-1014"
 
 
 class InvariantError(HeadraceError):

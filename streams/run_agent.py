@@ -20,7 +20,7 @@ import msgspec
 import structlog
 from confluent_kafka import Message
 
-from headrace.errors import HeadraceError, MessageError, UnavailableError
+from headrace.errors import HeadraceError, MessageError, PayloadError, UnavailableError
 from headrace.machine import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, Resolved, advance
 from headrace.machine.status import RUN_TERMINAL
 from headrace.messages import (
@@ -31,11 +31,13 @@ from headrace.messages import (
     Failed,
     Lost,
     Requested,
+    Returned,
     Started,
     Succeeded,
     decode_event,
     make_nonce,
 )
+from headrace.payload import check
 from state.pipe import Overtaken, Pipe, Refused
 from state.sql import load
 from state.store import Rows, Store, StoredRun
@@ -59,6 +61,7 @@ SESSION_CHARS: Final = 32
 """A UUID in hex, without dashes."""
 INSTANT_MAX: Final = 2**53
 """Microseconds since 1970: some year in the third millennium."""
+_ESCAPED_NUL: Final = b"\\u0000"
 TRACE_CHARS_MAX: Final = 8_000
 RETRY_SECONDS: Final = 0.05
 RETRY_SECONDS_MAX: Final = 2.0
@@ -153,7 +156,7 @@ class RunAgent:
         for one in told:
             run = self._cache.get(one.key)
             if run is None:
-                self._metrics.stale.inc()
+                self._leave(one, rows)
             elif self._fold(run, one, requests, at, rows, substitute) and run.status in RUN_TERMINAL:
                 ended.append(one.key)
         if self._pipe is None:
@@ -182,7 +185,8 @@ class RunAgent:
             try:
                 if len(key) != 36:
                     raise MessageError("the key is no run id")
-                told.append(Told(record, key, _checked(decode_event(record.value()))))
+                event = _checked(decode_event(value := record.value() or b""))
+                told.append(Told(record, key, event if _ESCAPED_NUL not in value else _without_nul(event)))
             except MessageError as e:
                 self._bury(rows, record, None, e.message)
         return told
@@ -241,6 +245,17 @@ class RunAgent:
         rows.move(run, event, transition)
         self._metrics.event(event, transition)
         return True
+
+    def _leave(self, told: Told, rows: Rows) -> None:
+        """An event of no run that this process has: nobody's, or of a version that only a newer release can read.
+
+        What the engine says to itself has its truth in Postgres and is said again until it is heard. A worker says
+        things once, so they are set aside for a person to replay.
+        """
+        self._metrics.stale.inc()
+        unreadable = self._cache.unreadable(told.key)
+        if unreadable is not None and isinstance(told.event, Started | Succeeded | Failed | Returned):
+            self._bury(rows, told.record, unreadable.run_id.bytes, unreadable.error.message)
 
     def _is_forged(self, run: StoredRun, event: Event) -> bool:
         """Whether it lacks the nonce of the hand-out it names. A request needs none: it is read from Postgres."""
@@ -361,6 +376,25 @@ def _checked(event: Event) -> Event:
         finished = 0 if isinstance(event, Started) else event.finished
         if not (0 <= event.started < INSTANT_MAX and 0 <= finished < INSTANT_MAX):
             raise MessageError("an instant lies outside of all calendars")
+    return event
+
+
+def _without_nul(event: Event) -> Event:
+    """Postgres' json keeps an escaped U+0000 and then fails every statement that reads into it. Our workers send none;
+    others may."""
+    match event:
+        case Succeeded():
+            try:
+                check(bytes(event.output))
+            except PayloadError as e:
+                return _unstorable(event, e.message)
+        case Failed():
+            texts = {
+                name: getattr(event.error, name).replace("\0", "\\0") for name in ("code", "message", "type", "trace")
+            }
+            event.error = msgspec.structs.replace(event.error, **texts)
+        case _:
+            pass
     return event
 
 

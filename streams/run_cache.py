@@ -4,11 +4,12 @@ row_version."""
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 
+from headrace.errors import UnreadableError
 from headrace.machine import TaskState, TaskStatus
 from headrace.messages import Error
 from state.plans import Plans
@@ -24,21 +25,32 @@ TASKS_MAX: Final = 500_000
 """Over all runs in memory, so that a few wide runs cannot fill it either."""
 
 
+class Unreadable(NamedTuple):
+    run_id: UUID
+    error: UnreadableError
+
+
 class RunCache:
     def __init__(self, database: Database, plans: Plans) -> None:
         self._database, self._plans = database, plans
         self._runs: OrderedDict[bytes, StoredRun] = OrderedDict()
         self._tasks = 0
+        self._unreadable: dict[bytes, Unreadable] = {}
 
     def get(self, key: bytes) -> StoredRun | None:
         return self._runs.get(key)
 
+    def unreadable(self, key: bytes) -> Unreadable | None:
+        """A run that exists, and whose version this process cannot read."""
+        return self._unreadable.get(key)
+
     def unknown(self, keys: Iterable[bytes]) -> set[bytes]:
-        return {key for key in keys if key not in self._runs}
+        return {key for key in keys if key not in self._runs and key not in self._unreadable}
 
     def clear(self) -> None:
         """Forget everything: what was decided here may not be what Postgres has."""
         self._runs.clear()
+        self._unreadable.clear()
         self._tasks = 0
 
     def drop(self, key: bytes) -> None:
@@ -50,6 +62,8 @@ class RunCache:
         """Put out what was not used for longest; between batches only."""
         while self._runs and (len(self._runs) > RUNS_MAX or self._tasks > TASKS_MAX):
             self.drop(next(iter(self._runs)))
+        if len(self._unreadable) > RUNS_MAX:
+            self._unreadable.clear()
 
     def load(self, keys: Collection[bytes]) -> None:
         """Read runs into memory; one that Postgres does not show stays unknown. Raises UnavailableError."""
@@ -68,10 +82,11 @@ class RunCache:
 
     def _add(self, row: tuple[Any, ...], tasks: dict[int, TaskState]) -> None:
         run_id, version_id, row_version, attention, namespace, input, traceparent = row
-        plan = self._plans.get(version_id)
+        plan, key = self._plans.get(version_id), str(run_id).encode()
         if plan is None:
-            return  # the version is not visible yet: like a run that is not
-        key = str(run_id).encode()
+            if (error := self._plans.unreadable(version_id)) is not None:
+                self._unreadable[key] = Unreadable(run_id, error)
+            return  # or the version is not visible yet: like a run that is not
         self.drop(key)
         self._runs[key] = StoredRun(
             key,

@@ -107,16 +107,19 @@ class Topics:
         return {p: self._group.get_watermark_offsets(TopicPartition(name, p), _TIMEOUT)[1] for p in partitions}
 
     def committed(self, logs: dict[str, Log]) -> dict[str, dict[int, int]]:
-        """How far the workers' group has received, by topic and partition; -1 where it never committed. Raises
+        """How far the workers' group has received, by topic and partition; -1 where it never committed, or where its
+        position is one of a part that the log has lost: it tells nothing about what stands there now. Raises
         UnavailableError."""
         asked = [TopicPartition(name, p) for name, log_ in logs.items() for p in log_.ends]
+        received: dict[str, dict[int, int]] = {}
         try:
-            answers = self._group.committed(asked, _TIMEOUT) if asked else []
+            for answer in self._group.committed(asked, _TIMEOUT) if asked else []:
+                topic, partition, offset = answer.topic, answer.partition, max(-1, answer.offset)
+                if offset > logs[topic].ends[partition] and offset > self._ends(topic, [partition])[partition]:
+                    offset = -1
+                received.setdefault(topic, {})[partition] = offset
         except KafkaException as e:
             raise UnavailableError(f"Kafka: {e}") from e
-        received: dict[str, dict[int, int]] = {}
-        for answer in answers:
-            received.setdefault(answer.topic, {})[answer.partition] = max(-1, answer.offset)
         return received
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ import structlog
 from confluent_kafka import Message
 
 from headrace import payload
-from headrace.errors import HeadraceError, MessageError, UnavailableError
+from headrace.errors import HeadraceError, MessageError, UnavailableError, UnreadableError
 from headrace.expressions import Condition, Template, compile_condition, compile_template
 from headrace.messages import TRACEPARENT
 from state.pipe import Overtaken
@@ -208,9 +208,9 @@ class TriggerAgent:
                 return Fate(subscription, record, None)
             with self._database.connection() as connection:
                 plan = self._plans.latest_sync(connection, subscription.namespace, subscription.workflow)
-        except UnavailableError:
-            raise
         except HeadraceError as e:
+            if isinstance(e, UnavailableError) and not isinstance(e, UnreadableError):
+                raise
             self._bury(rows, record, f"subscription {subscription.name}: {e.message}")
             return Fate(subscription, record, None, e.message)
         except Exception as e:

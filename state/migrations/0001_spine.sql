@@ -335,7 +335,7 @@ CREATE VIEW replay_outcome AS
               WHEN d.kind = 'record' THEN CASE WHEN coalesce(o.next_offset, d.replay_end) >= d.replay_end THEN 'completed' ELSE 'pending' END
               WHEN t.token > d.token AND t.status = 'completed' THEN 'completed'
               WHEN t.token > d.token AND t.status = 'failed' THEN 'failed_again'
-              WHEN t.status = 'cancelled' OR r.status = 'cancelled' THEN 'cancelled'
+              WHEN t.status = 'cancelled' OR r.status = 'cancelled' OR c.overtook THEN 'cancelled'
               ELSE 'pending' END AS outcome
   FROM dead_letter d
   LEFT JOIN run r ON d.kind = 'task' AND r.run_id = d.run_id
@@ -343,6 +343,9 @@ CREATE VIEW replay_outcome AS
   LEFT JOIN partition_owner o ON o.topic = d.topic AND o.partition = d.partition
   LEFT JOIN LATERAL (
     SELECT s.dead_letter_id FROM dead_letter s WHERE s.replay_of = d.dead_letter_id ORDER BY s.created_at LIMIT 1) n ON true
+  -- A cancel that reached the run before the replay did: the task stays as it is, failed.
+  LEFT JOIN LATERAL (
+    SELECT true AS overtook FROM task x WHERE x.run_id = d.run_id AND x.status = 'cancelled' AND t.token = d.token LIMIT 1) c ON true
   WHERE d.status = 'replayed';
 
 -- How far the relay and the session agent have come, by the ticks that travelled through both.

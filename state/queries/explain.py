@@ -50,6 +50,8 @@ async def read_facts(
     if run is None:
         raise NotFoundError(f"there is no run {run_id}", run_id=str(run_id))
     await plans.load(connection, [run.version_id])
+    if (error := plans.unreadable(run.version_id)) is not None:
+        raise error
     plan = plans.get(run.version_id)
     assert plan is not None
     if task is not None and task not in plan.index:

@@ -499,6 +499,23 @@ async def test_a_replay_in_a_cancelled_run_says_so(desk: Desk) -> None:
     assert (await desk.read(f"/dead-letters/{letter}"))["replay_outcome"] == "cancelled"
 
 
+async def test_a_replay_that_a_cancel_overtook_says_so(desk: Desk) -> None:
+    """Both are accepted before either is applied: the cancel is first, so the failed task stays as it is."""
+    tasks = {"a": {"run": "x", "retry": {"attempts": 1}}, "b": {"run": "x"}}
+    await desk.post("/workflows", {"name": "pair", "tasks": tasks}, status=201)
+    run_id = await desk.start(workflow="pair")
+    await desk.fail(run_id)
+    (letter,) = await desk.letters()
+    await desk.post(f"/runs/{run_id}/cancel")
+    await desk.post(f"/dead-letters/{letter['dead_letter_id']}/replay")
+    await desk.apply_requests()
+    assert desk.query("SELECT status::text FROM task WHERE run_id = %s ORDER BY task", run_id) == [
+        ("failed",),
+        ("cancelled",),
+    ]
+    assert (await desk.read(f"/dead-letters/{letter['dead_letter_id']}"))["replay_outcome"] == "cancelled"
+
+
 async def test_a_replayed_record_is_linked_when_it_is_set_aside_again(desk: Desk) -> None:
     one, other = desk.bury_record(b"{", 3), desk.bury_record(b"{", 4)
     for letter in (one, other):
