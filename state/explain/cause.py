@@ -1,0 +1,105 @@
+"""What is told: a cause, with its stable code, what it points to and what would move it."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, Literal, NamedTuple
+
+NAMES_MAX: Final = 5
+"""Tasks that one cause names; its `tasks_total` says how many there are."""
+
+
+class Code(StrEnum):
+    """Stable words for programs; docs/explain.md has a line for each."""
+
+    # a run
+    RUN_COMPLETED = "RUN_COMPLETED"
+    RUN_FAILED = "RUN_FAILED"
+    RUN_CANCELLED = "RUN_CANCELLED"
+    NEEDS_ATTENTION = "NEEDS_ATTENTION"
+    REQUEST_NOT_APPLIED = "REQUEST_NOT_APPLIED"
+    NOTHING_OPEN = "NOTHING_OPEN"
+    # a task that is PENDING
+    NEEDS_UNFINISHED = "NEEDS_UNFINISHED"
+    JOIN_MISSED = "JOIN_MISSED"
+    BACKOFF = "BACKOFF"
+    TIMER_OVERDUE = "TIMER_OVERDUE"
+    TIMER_MISSING = "TIMER_MISSING"
+    # QUEUED
+    NOT_PUBLISHED = "NOT_PUBLISHED"
+    NO_WORKER = "NO_WORKER"
+    WORKERS_DRAINING = "WORKERS_DRAINING"
+    WORKERS_FULL = "WORKERS_FULL"
+    NOT_RECEIVED = "NOT_RECEIVED"
+    COMMAND_LOST = "COMMAND_LOST"
+    BACKLOG = "BACKLOG"
+    IN_PREFETCH = "IN_PREFETCH"
+    CLAIM_NOT_GRANTED = "CLAIM_NOT_GRANTED"
+    RECEIVED = "RECEIVED"
+    BODY_UNKNOWN = "BODY_UNKNOWN"
+    # RUNNING, or QUEUED and listed by a session
+    RUNNING = "RUNNING"
+    TIMEOUT_OVERDUE = "TIMEOUT_OVERDUE"
+    SESSION_EXPIRED = "SESSION_EXPIRED"
+    SESSION_ENDED = "SESSION_ENDED"
+    SESSION_UNKNOWN = "SESSION_UNKNOWN"
+    NOT_LISTED = "NOT_LISTED"
+    WORKER_DRAINING = "WORKER_DRAINING"
+    LOOKING_UP = "LOOKING_UP"
+    # WAITING
+    APPROVAL_OPEN = "APPROVAL_OPEN"
+    APPROVAL_EXPIRED = "APPROVAL_EXPIRED"
+    APPROVAL_MISSING = "APPROVAL_MISSING"
+    DECISION_NOT_APPLIED = "DECISION_NOT_APPLIED"
+    PARKED = "PARKED"
+    PARKED_MISSING = "PARKED_MISSING"
+    # a task that has ended
+    TASK_COMPLETED = "TASK_COMPLETED"
+    TASK_FAILED = "TASK_FAILED"
+    TASK_SKIPPED = "TASK_SKIPPED"
+    TASK_CANCELLED = "TASK_CANCELLED"
+    STILL_HELD = "STILL_HELD"
+    # the engine
+    STREAMS_AWAY = "STREAMS_AWAY"
+    KAFKA_AWAY = "KAFKA_AWAY"
+    SWEEP_LATE = "SWEEP_LATE"
+    RELAY_AWAY = "RELAY_AWAY"
+    SLOT_LOST = "SLOT_LOST"
+    RELAY_BEHIND = "RELAY_BEHIND"
+    TICKS_LATE = "TICKS_LATE"
+    PARTITION_UNOWNED = "PARTITION_UNOWNED"
+    PARTITION_SILENT = "PARTITION_SILENT"
+
+
+Kind = Literal["run", "task", "timer", "session", "queue", "approval", "parked_task", "request", "dead_letter",
+               "partition", "relay", "slot", "sweep", "kafka"]  # fmt: skip
+
+
+class Object(NamedTuple):
+    kind: Kind
+    id: str
+    link: str | None = None
+    """Path of the API that shows it."""
+
+
+class Act(NamedTuple):
+    """What a person can do."""
+
+    cli: str
+    api: str
+
+
+class Cause(NamedTuple):
+    code: Code
+    text: str
+    points_to: Object
+    moves: str
+    """The event that moves it."""
+    since: datetime | None = None
+    until: datetime | None = None
+    """When that comes by itself, where that is known."""
+    acts: Sequence[Act] = ()
+    tasks: Sequence[str] = ()
+    """Names of the tasks it holds up; the first NAMES_MAX."""
+    tasks_total: int = 0
+    """How many there are."""

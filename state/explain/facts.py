@@ -1,0 +1,157 @@
+"""What is so: the rows and marks that causes are told from. `state.queries.explain` reads them."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+from headrace.machine import Plan, RunStatus, TaskStatus
+
+
+class Failure(NamedTuple):
+    code: str
+    message: str = ""
+
+
+class Session(NamedTuple):
+    session_id: UUID
+    worker: str
+    renewed_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None = None
+    draining: bool = False
+    slots: int = 1
+    held: int = 1
+
+
+class Timer(NamedTuple):
+    due_at: datetime
+    said_at: datetime | None = None
+
+
+class Question(NamedTuple):
+    approval_id: UUID
+    status: str
+    approvers: Sequence[str]
+    asked_at: datetime
+    expires_at: datetime | None = None
+    decided_at: datetime | None = None
+    decided_by: str | None = None
+
+
+class Parked(NamedTuple):
+    """The row of a task that waits for a person to say what became of its effect."""
+
+    parked_at: datetime
+    resolved_at: datetime | None = None
+    resolved_by: str | None = None
+
+
+class Letter(NamedTuple):
+    dead_letter_id: UUID
+    status: str
+
+
+class TaskFacts(NamedTuple):
+    """A task that has a row."""
+
+    task: int
+    status: TaskStatus
+    changed_at: datetime
+    attempt: int = 0
+    token: int = 1
+    retries_from: int = 0
+    due_at: datetime | None = None
+    session_id: UUID | None = None
+    error: Failure | None = None
+    timer: Timer | None = None
+    """The timer of this hand-out."""
+    owner: Session | None = None
+    """The session that said it runs the body; None also when that session is not known any more."""
+    lister: Session | None = None
+    """The session whose last heartbeat listed this hand-out; a live one if there is one."""
+    progress: str | None = None
+    question: Question | None = None
+    """The approval of this hand-out."""
+    letter: Letter | None = None
+    lookups: int = 0
+    parked: Parked | None = None
+    last_error: str | None = None
+    """The code of the last attempt that ended."""
+
+
+class Request(NamedTuple):
+    inbox_id: UUID
+    kind: str
+    task: int | None
+    actor: str
+    created_at: datetime
+
+
+class Queue(NamedTuple):
+    """Live sessions that serve a queue."""
+
+    sessions: int = 0
+    draining: int = 0
+    full: int = 0
+    slots: int = 0
+    held: int = 0
+
+
+class Relay(NamedTuple):
+    owner: str
+    renewed_at: datetime
+    slot: str
+    slot_is_there: bool
+    wal_status: str
+    lag_bytes: int
+    gap_at: datetime | None = None
+    """When the slot was last found lost."""
+
+
+class Engine(NamedTuple):
+    partition: int
+    """Of the events topic: where everything about this run is said."""
+    relay: Relay | None = None
+    """None: no relay has ever worked here."""
+    ticked_at: datetime | None = None
+    """All that was committed before has gone through relay and Kafka, and all heartbeats before have been read."""
+    passes: Mapping[str, datetime] = {}
+    """Every sweep's last pass."""
+    owner: str | None = None
+    """Who took the partition last; None: nobody ever did."""
+    taken_at: datetime | None = None
+    logs: Mapping[str, datetime] = {}
+    """Queue -> since when the log of its commands is the one it is."""
+
+
+class Stop(NamedTuple):
+    """What ended or stopped a run as a whole: an accepted cancel, or an event that could not be decided."""
+
+    kind: str
+    at: datetime
+    actor: str = ""
+    reason: str = ""
+    letter: UUID | None = None
+
+
+class Facts(NamedTuple):
+    now: datetime
+    run_id: UUID
+    plan: Plan
+    status: RunStatus
+    changed_at: datetime
+    engine: Engine
+    lease: timedelta
+    ended: frozenset[int] = frozenset()
+    """Tasks in a terminal state."""
+    tasks: Mapping[int, TaskFacts] = {}
+    """Those that were looked at, in order."""
+    open_tasks: int = 0
+    """How many are open and have a row, looked at or not."""
+    requests: Sequence[Request] = ()
+    """Accepted for this run and not applied, oldest first."""
+    queues: Mapping[str, Queue] = {}
+    ahead: Mapping[str, int] = {}
+    """Queue -> commands of older runs that wait in it; at least so many."""
+    stop: Stop | None = None
