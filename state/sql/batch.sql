@@ -63,8 +63,16 @@ WITH saved AS (
   RETURNING 1)
 SELECT must(count(*) = cardinality($1::uuid[]), 'a token would fall') FROM saved;
 
+-- name: insert_history
+-- columns: run_ids uuid, row_versions int, kinds text, tasks int?, tokens int?, actors text, details json
+INSERT INTO history (run_id, row_version, at, kind, task, token, actor, detail)
+SELECT run_id, row_version, now(), kind, task, token, actor, detail
+FROM unnest($1::uuid[], $2::int[], $3::text[], $4::int[], $5::int[], $6::text[], $7::json[])
+  AS given (run_id, row_version, kind, task, token, actor, detail);
+
 -- name: insert_attempts
--- Who ran an attempt that ended without an answer (lost, cancelled) is known from its start, when that was reported.
+-- Who ran an attempt that ended without an answer (lost, cancelled) is known from its start, when that was
+-- reported: after insert_history, so also in this batch.
 -- columns: run_ids uuid, tasks int, tokens int, attempts int, outcomes text, row_versions int, workers text, started_at timestamptz, finished_at timestamptz, outputs json, errors json
 INSERT INTO attempt (run_id, task, token, attempt, outcome, row_version, worker, started_at, finished_at, ended_at, output, error)
 SELECT run_id, task, token, attempt, outcome, row_version,
@@ -74,13 +82,6 @@ SELECT run_id, task, token, attempt, outcome, row_version,
        started_at, finished_at, now(), output, error
 FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[], $5::text[], $6::int[], $7::text[], $8::timestamptz[], $9::timestamptz[], $10::json[], $11::json[])
   AS given (run_id, task, token, attempt, outcome, row_version, worker, started_at, finished_at, output, error);
-
--- name: insert_history
--- columns: run_ids uuid, row_versions int, kinds text, tasks int?, tokens int?, actors text, details json
-INSERT INTO history (run_id, row_version, at, kind, task, token, actor, detail)
-SELECT run_id, row_version, now(), kind, task, token, actor, detail
-FROM unnest($1::uuid[], $2::int[], $3::text[], $4::int[], $5::int[], $6::text[], $7::json[])
-  AS given (run_id, row_version, kind, task, token, actor, detail);
 
 -- name: delete_timers
 -- columns: run_ids uuid, tasks int

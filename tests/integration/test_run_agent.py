@@ -382,11 +382,13 @@ async def test_b78_a_request_that_comes_while_a_run_is_parked_waits_for_its_rele
     assert engine.status(run_id) == "completed"
 
 
-async def test_a_lost_attempt_names_the_worker_that_ran_it(engine: Engine):
+@pytest.mark.parametrize("together", [False, True], ids=["two batches", "one batch"])
+async def test_a_lost_attempt_names_the_worker_that_ran_it(engine: Engine, together: bool):
     run_id = await engine.start()
     nonce = engine.nonce(run_id, 0, 1)
-    await engine.apply((run_id, Started(0, 1, nonce, session=run_id, worker="w-7")))
-    await engine.apply((run_id, Lost(0, 1, nonce)))
+    said = [(run_id, Started(0, 1, nonce, session=run_id, worker="w-7")), (run_id, Lost(0, 1, nonce))]
+    for batch in [said] if together else [[one] for one in said]:
+        await engine.apply(*batch)
     assert engine.query("SELECT outcome, worker FROM attempt") == [("lost", "w-7")]
     assert engine.tasks(run_id)[0] == ("queued", 1, 2)
 
