@@ -43,6 +43,10 @@ format: venv ## format, and fix what the linter can
 bench: venv ## steps per second, latency, CPU per step: make bench, or make bench QUICK=1 within 50 s
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
+.PHONY: guard
+guard: venv ## did the Python of a step get more expensive than in the commit before: CPU, not time
+	$(BIN)/python -m benchmarks.guard
+
 .PHONY: bench-peers
 bench-peers: venv ## the same work on what users would pick instead
 	@if [ -d benchmarks/peers ]; then $(BIN)/python -m benchmarks.peers; \
