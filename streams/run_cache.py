@@ -4,6 +4,8 @@ row_version."""
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -21,6 +23,8 @@ _SQL = load("run")
 _decode_error: Final = msgspec.json.Decoder(Error).decode
 RUNS_MAX: Final = 20_000
 """Some 2 KiB each without payloads. A run that was put out is loaded again: one SELECT for a whole batch."""
+RUN_COLUMNS: Final = 7
+"""Of a row of `load_runs`; behind them stands a task."""
 TASKS_MAX: Final = 500_000
 """Over all runs in memory, so that a few wide runs cannot fill it either."""
 
@@ -74,11 +78,10 @@ class RunCache:
         if missing := self._plans.missing(row[1] for row in rows):
             with self._database.connection() as connection:
                 self._plans.load_sync(connection, missing)
-        tasks: dict[UUID, dict[int, TaskState]] = {}
-        for run_id, index, *state in self._database.fetch(_SQL.text("load_tasks"), (ids,)):
-            tasks.setdefault(run_id, {})[index] = _task(*state)
-        for row in rows:
-            self._add(row, tasks.get(row[0], {}))
+        for _, of_run in groupby(rows, itemgetter(0)):
+            first, *more = of_run
+            states = [row[RUN_COLUMNS:] for row in (first, *more)]
+            self._add(first[:RUN_COLUMNS], {index: _task(*state) for index, *state in states if index is not None})
 
     def _add(self, row: tuple[Any, ...], tasks: dict[int, TaskState]) -> None:
         run_id, version_id, row_version, attention, namespace, input, traceparent = row

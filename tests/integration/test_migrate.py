@@ -115,7 +115,6 @@ def test_b59_an_attempt_of_one_hand_out_is_recorded_once(database: str):
         ("batch", "hand_out_tasks"),
         ("batch", "save_tasks"),
         ("run", "load_runs"),
-        ("run", "load_tasks"),
     ],
 )
 def test_the_hot_statements_look_rows_up_by_key(database: str, file: str, name: str):

@@ -322,37 +322,36 @@ def delete_rows(t: Transaction, ids: Any) -> list[tuple[Any, ...]]:
 
 
 # == run.sql ===========================================================================================================
-@model
-def load_runs(t: Transaction, ids: list[UUID]) -> list[tuple[Any, ...]]:
-    found = []
-    for run_id in ids:
-        run = t.get("run", run_id.bytes)
-        if run is not None:
-            names = ("version_id", "row_version", "attention", "namespace", "input", "traceparent")
-            found.append((run_id, *(run[name] for name in names)))
-    return found
-
-
+LOADED_RUN: Final = ("version_id", "row_version", "attention", "namespace")
 LOADED_TASK: Final = (
     "status", "attempt", "token", "retries_from", "due_at", "input", "output", "error", "session_id", "lookups",
 )  # fmt: skip
-"""Columns of `load_tasks` behind run and task."""
+"""Columns of `load_runs` behind the run's id, and behind a task's index."""
 
 
 @model
-def load_tasks(t: Transaction, ids: list[UUID]) -> list[tuple[Any, ...]]:
+def load_runs(t: Transaction, ids: list[UUID]) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
-    wanted = {run_id.bytes: run_id for run_id in ids}
+    tasks: dict[bytes, list[tuple[Any, ...]]] = {run_id.bytes: [] for run_id in ids}
     for (run_id, index), task in t.rows("task"):
-        if run_id not in wanted or not (task["token"] > 0 or task["status"] != "pending"):
-            continue
-        holder = task["session_id"]
-        shown = dict(task, due_at=instant(task["due_at"]), session_id=None if holder is None else UUID(bytes=holder))
-        if task["status"] == "completed" and task["output"] is None:
-            attempt = t.get("attempt", run_id, index, task["token"])
-            shown["output"] = None if attempt is None else attempt["output"]
-        found.append((wanted[run_id], index, *(shown[name] for name in LOADED_TASK)))
+        if run_id in tasks and (task["token"] > 0 or task["status"] != "pending"):
+            tasks[run_id].append((index, *_loaded_task(t, run_id, index, task)))
+    for run_id in ids:
+        run = t.get("run", run_id.bytes)
+        if run is not None:
+            head = (run_id, *(run[name] for name in LOADED_RUN))
+            rows = tasks[run_id.bytes] or [(None,) * (1 + len(LOADED_TASK))]
+            found += [(*head, None if n else run["input"], run["traceparent"], *row) for n, row in enumerate(rows)]
     return found
+
+
+def _loaded_task(t: Transaction, run_id: bytes, index: int, task: Any) -> tuple[Any, ...]:
+    holder = task["session_id"]
+    shown = dict(task, due_at=instant(task["due_at"]), session_id=None if holder is None else UUID(bytes=holder))
+    if task["status"] == "completed" and task["output"] is None:
+        attempt = t.get("attempt", run_id, index, task["token"])
+        shown["output"] = None if attempt is None else attempt["output"]
+    return tuple(shown[name] for name in LOADED_TASK)
 
 
 @model
@@ -511,8 +510,11 @@ def _watermark(t: Transaction) -> int | None:
 @model
 def expire_sessions(t: Transaction) -> list[tuple[Any, ...]]:
     mark, found = _watermark(t), []
+    if mark is None or mark > t.now:
+        return []
     for key, row in t.rows("worker_session"):
-        if mark is not None and row["ended_at"] is None and row["expires_at"] < mark:
+        lease = row["expires_at"] - row["renewed_at"]
+        if row["ended_at"] is None and (row["expires_at"] < mark or row["renewed_at"] > t.now + lease):
             t.put("worker_session", key, {**row, "ended_at": t.now})
             found.append((key[0], row["worker"]))
     return found
@@ -707,7 +709,8 @@ def list_held(t: Transaction, runs: Any, tasks: Any, tokens: Any, holders: Any, 
 def raise_watermark(t: Transaction, name: str, at: int) -> list[tuple[Any, ...]]:
     t.lock("watermark", (name,))
     known = t.get("watermark", name)
-    t.put("watermark", (name,), {"at": at if known is None else max(at, known["at"])})
+    follows = known is None or known["at"] > t.now
+    t.put("watermark", (name,), {"at": at if known is None or follows else max(at, known["at"])})
     return []
 
 

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from typing import Any
-from uuid import UUID
 
 import httpx
 import msgspec
@@ -25,17 +24,15 @@ from headrace.machine import (
     MachineEvent,
     Released,
     Replayed,
-    TaskState,
-    TaskStatus,
     advance,
 )
 from headrace.messages import Error, Failed, Started, Succeeded
 from state.plans import Plans
-from state.sql import load
 from state.store import Rows, Store, StoredRun, execute_sync
+from streams.database import Database
+from streams.run_cache import RunCache
 
 SECRET = "a secret of sixteen characters"
-_RUN = load("run")
 
 
 class Engine:
@@ -43,31 +40,14 @@ class Engine:
 
     def __init__(self, dsn: str, settings: ApiSettings) -> None:
         self.connection = psycopg.connect(dsn, autocommit=True)
-        self.store, self.plans = Store(settings), Plans()
+        self.store, self.plans, self.database = Store(settings), Plans(), Database(dsn)
 
     def load(self, run_id: str) -> StoredRun:
-        cursor = psycopg.RawCursor(self.connection)
-        row = cursor.execute(_RUN.text("load_runs"), ([UUID(run_id)],)).fetchall()[0]
-        self.plans.load_sync(self.connection, [row[1]])
-        plan = self.plans.get(row[1])
-        assert plan is not None
-        tasks = {}
-        for _, index, status, attempt, token, retries_from, due_at, given, output, error, *_ in cursor.execute(
-            _RUN.text("load_tasks"), ([UUID(run_id)],)
-        ).fetchall():
-            tasks[index] = TaskState(
-                TaskStatus(status),
-                attempt,
-                token,
-                None if due_at is None else int(due_at.timestamp() * 1e6),
-                retries_from,
-                given and given.encode(),
-                output and output.encode(),
-                None if error is None else msgspec.json.decode(error, type=Error),
-            )
-        return StoredRun(
-            run_id.encode(), plan, row[5].encode(), row_version=row[2], attention=row[3], tasks=tasks, namespace=row[4]
-        )
+        key, cache = run_id.encode(), RunCache(self.database, self.plans)
+        cache.load({key})
+        run = cache.get(key)
+        assert run is not None
+        return run
 
     def apply(self, run_id: str, event: MachineEvent) -> bool:
         """Whether it changed anything."""
@@ -235,6 +215,7 @@ def engine(database: str, settings: ApiSettings) -> Generator[Engine]:
     engine = Engine(database, settings)
     yield engine
     engine.connection.close()
+    engine.database.close()
 
 
 class Wire:
