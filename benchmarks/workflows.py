@@ -18,3 +18,8 @@ def fan_out(width: int = 1000) -> dict[str, Any]:
         tasks[f"m{i}"] = {"run": "bench.step", "needs": ["first"]}
     tasks["join"] = {"run": "bench.step", "needs": [f"m{i}" for i in range(width)]}
     return {"name": f"fan-out-{width}", "tasks": tasks}
+
+
+def independent(tasks: int, run: str = "bench.step") -> dict[str, Any]:
+    """So many tasks that need nothing: all are handed out when the run starts, with the run's input."""
+    return {"name": f"independent-{tasks}", "tasks": {f"t{i}": {"run": run} for i in range(tasks)}}

@@ -208,7 +208,7 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", tag_field="kind", omit_defaults
 
 class Tick(msgspec.Struct, tag="tick", tag_field="kind", omit_defaults=True):
     """Sent by the sweeps through outbox and relay. Its arrival shows how far both the relay and the session agent have
-    come: all that was committed before `at` has been published, all heartbeats sent before it have been read."""
+    come: all that was decided before `at` has been published, all heartbeats sent before it have been read."""
 
     at: int
     v: int = WIRE_VERSION

@@ -27,12 +27,14 @@ from state.plans import Plans
 from state.sql import load
 from state.store import Store
 from streams.bulk_replay import BulkReplay
+from streams.clock import Steps
 from streams.metrics import Metrics
 from streams.received import Received
 from streams.topics import Log, Topics
 
 log = structlog.get_logger(__name__)
 _SQL = load("sweep")
+_READ_CLOCK: Final = load("run").text("read_clock")
 
 FOUND_MAX: Final = 5_000
 """Per pass: one transaction's worth. More is there again at the next pass, at once."""
@@ -51,6 +53,7 @@ class Sweeps:
         self._store, self._plans, self._topics, self._metrics = store, plans, topics, metrics
         self._lease = store.settings.lease_seconds
         self._received = Received(timedelta(seconds=self._lease))
+        self._steps = Steps()
         self._said: dict[tuple[str, int, int, str], float] = {}
         self._timer = asyncio.Event()
         self._noted: dict[str, float] = {}
@@ -162,7 +165,7 @@ class Sweeps:
         async with connection.transaction():
             if not await _is_first(connection, "ticks"):
                 return 0
-            row = await (await connection.execute("SELECT (extract(epoch FROM now()) * 1000000)::bigint")).fetchone()
+            row = await (await _run(connection, "read_tick", ())).fetchone()
             at = row[0] if row else 0
             record = Record(self._store.settings.workers_topic, b"tick", encode(Tick(at)))
             await emit(connection, [record], self._store.mode)
@@ -178,16 +181,31 @@ class Sweeps:
             self._said.clear()
             raise
 
+    async def _can_judge(self, connection: Connection) -> bool:
+        """Whether for a lease nobody stepped the database's clock: what it said before says nothing about who is late,
+        until everybody alive has been heard again."""
+        asked = time.monotonic_ns() // 1000
+        row = await (await connection.execute(_READ_CLOCK)).fetchone()
+        seconds = self._steps.note(asked, row[0] if row else 0, time.monotonic_ns() // 1000)
+        if seconds:
+            log.warning("the database's clock was stepped: nothing is called lost for a lease", seconds=seconds)
+            self._received = Received(timedelta(seconds=self._lease))
+        return self._steps.seconds_ago() > self._lease
+
     async def _sessions(self, connection: Connection) -> int:
         """Sessions whose lease ran out, and what ended sessions still held."""
+        can_judge = await self._can_judge(connection)
         async with self._telling(connection):
-            for session_id, worker in await (await _run(connection, "expire_sessions", ())).fetchall():
+            expired = await (await _run(connection, "expire_sessions", ())).fetchall() if can_judge else []
+            for session_id, worker in expired:
                 log.warning("a worker session ran out of its lease", session_id=str(session_id), worker=worker)
             rows = await (await _run(connection, "release_ended", ())).fetchall()
             return await self._say_lost(connection, rows, "its worker session has ended")
 
     async def _lost(self, connection: Connection) -> int:
         found = 0
+        if not await self._can_judge(connection):
+            return 0
         async with self._telling(connection):
             if not await _is_first(connection, "lost"):
                 return 0
@@ -203,7 +221,7 @@ class Sweeps:
         queues = await self._queues(connection)
         by_topic = {self._store.commands_topic(queue): queue for queue in queues}
         logs, committed = await asyncio.to_thread(self._read_logs, list(by_topic))
-        if not logs:
+        if not logs or not await self._can_judge(connection):  # reading takes a while, and the mark is from before it
             return 0
         cutoffs: dict[str, datetime] = {}
         settled = timedelta(

@@ -93,9 +93,9 @@ class Hold:
         self._is_turn_due = False
         self._is_ticking = False
         self._flush_timer: asyncio.TimerHandle | None = None
-        self._ticked_at, self._released_at_tick = time.monotonic(), 0
+        self._ticked_at, self._answered, self._answered_at_tick = time.monotonic(), 0, 0
         self._rate = 0.0
-        """Commands done per second, lately."""
+        """Answers per second, lately."""
 
     # == taking ========================================================================================================
     def take(self, attempts: list[Attempt]) -> None:
@@ -224,6 +224,7 @@ class Hold:
                 self._stats.failed += 1
             case Returned():
                 self._stats.returned += 1
+        self._answered += 1
         self._reports.add(attempt.name[0], encode(answer), attempt.traceparent)
         self._turn_soon()
 
@@ -352,9 +353,10 @@ class Hold:
         self._reports.add(attempt.name[0], encode(started), attempt.traceparent)
 
     def _adapt(self, now: float) -> None:
-        """Hold what is done in about WAIT_SECONDS: short bodies get large batches, slow ones leave work to others."""
-        self._rate = (self.room.released - self._released_at_tick) / max(now - self._ticked_at, 0.001)
-        self._ticked_at, self._released_at_tick = now, self.room.released
+        """Hold what is done in about WAIT_SECONDS: short bodies get large batches, slow ones leave work to others. What
+        was let go was not done: a worker that loses its lease must not take more the next time."""
+        self._rate = (self._answered - self._answered_at_tick) / max(now - self._ticked_at, 0.001)
+        self._ticked_at, self._answered_at_tick = now, self._answered
         self.room.limit = max(self._slots, min(self._prefetch, max(2 * self._slots, int(self._rate * WAIT_SECONDS))))
 
     # == what the session says and hears ===============================================================================

@@ -43,11 +43,6 @@ class Room:
         self._space.clear()
 
     # -- the event loop ------------------------------------------------------------------------------------------------
-    @property
-    def released(self) -> int:
-        """Commands answered, dropped or refused so far."""
-        return self._released
-
     def release(self, size: int) -> None:
         self._released += 1
         self._released_bytes += size

@@ -20,11 +20,13 @@ FROM unnest($1::uuid[], $2::text[], $3::int[], $4::text[], $5::int[], $6::json[]
   AS given (run_id, namespace, version_id, status, row_version, input, traceparent, source);
 
 -- name: save_runs
--- Guarded by the row_version that was read: a run missing from the count has another writer.
+-- Guarded by the row_version that was read: a run missing from the count has another writer. A run's own time never runs backwards, whatever
+-- was done to the clock meanwhile: it ends no earlier than it was moved last.
 -- columns: run_ids uuid, old int, new int, statuses text
 WITH saved AS (
   UPDATE run SET row_version = given.new, status = given.status::run_status, attention = given.status = 'needs_attention',
-    updated_at = now(), finished_at = CASE WHEN given.status IN ('completed', 'failed', 'cancelled') THEN now() END
+    updated_at = greatest(now(), run.updated_at),
+    finished_at = CASE WHEN given.status IN ('completed', 'failed', 'cancelled') THEN greatest(now(), run.updated_at) END
   FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[]) AS given (run_id, old, new, status)
   WHERE run.run_id = given.run_id AND run.row_version = given.old
   RETURNING 1)

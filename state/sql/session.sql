@@ -29,6 +29,7 @@ ON CONFLICT (run_id, task, token, session_id) DO UPDATE SET detail = excluded.de
 WHERE h.detail::text IS DISTINCT FROM excluded.detail::text;
 
 -- name: raise_watermark
--- A tick was the database's own time when it was said, so one that is ahead of it now is none of ours.
+-- A tick was the database's own time when it was said, so one that is ahead of it now is none of ours. A mark that is ahead of it was set
+-- before the clock was stepped back, and follows.
 INSERT INTO watermark AS w (name, at) VALUES ($1, least(now(), to_timestamp($2::double precision / 1000000)))
-ON CONFLICT (name) DO UPDATE SET at = greatest(w.at, excluded.at);
+ON CONFLICT (name) DO UPDATE SET at = CASE WHEN w.at > now() THEN excluded.at ELSE greatest(w.at, excluded.at) END;

@@ -38,10 +38,11 @@ ON CONFLICT (run_id, task) DO NOTHING
 RETURNING run_id, task;
 
 -- name: expire_sessions
--- Sessions whose lease had run out when the session agent's watermark passed it. Their end is final.
-UPDATE worker_session SET ended_at = now()
+-- Sessions whose lease had run out when the session agent's watermark passed it. Their end is final. When the clock was stepped back: a
+-- mark ahead of it says nothing, and a session that was last renewed in what is the future now has not been renewed since.
+UPDATE worker_session s SET ended_at = now()
 FROM watermark w
-WHERE w.name = 'sessions' AND worker_session.ended_at IS NULL AND worker_session.expires_at < w.at
+WHERE w.name = 'sessions' AND w.at <= now() AND s.ended_at IS NULL AND (s.expires_at < w.at OR s.renewed_at > now() + s.lease)
 RETURNING session_id, worker;
 
 -- name: release_ended
@@ -57,14 +58,15 @@ WHERE NOT EXISTS (
   WHERE o.run_id = d.run_id AND o.task = d.task AND o.token = d.token AND o.session_id <> d.session_id);
 
 -- name: find_lost_running
--- RUNNING, but its session has ended, is unknown, or has not listed it for a lease. $1 lease seconds, $2 at most.
+-- RUNNING, but its session has ended, is unknown, or has not listed it for a lease. $1 lease seconds, $2 at most. What was decided in the
+-- future was so before the clock was stepped back, and is judged like anything old; 10 s are what concurrent transactions may differ by.
 SELECT t.run_id, t.task, t.token
 FROM run r
 JOIN task t ON t.run_id = r.run_id AND t.status = 'running'
 JOIN watermark w ON w.name = 'sessions'
 LEFT JOIN worker_session s ON s.session_id = t.session_id
 WHERE r.status IN ('running', 'waiting')
-  AND t.changed_at < w.at - make_interval(secs => $1)
+  AND (t.changed_at < w.at - make_interval(secs => $1) OR t.changed_at > now() + interval '10 s')
   AND NOT EXISTS (
     SELECT FROM held_task h JOIN worker_session l ON l.session_id = h.session_id AND l.ended_at IS NULL
     WHERE h.run_id = t.run_id AND h.task = t.task AND h.token = t.token)
@@ -72,16 +74,25 @@ LIMIT $2;
 
 -- name: find_lost_queued
 -- QUEUED since before $1, and no live session lists it. Whether its command was published and received, or is gone, the caller knows, by
--- queue. $2 at most.
-SELECT t.run_id, t.task, t.token, t.changed_at, r.version_id
+-- queue. $2 at most. One decided in the future is given as the oldest, as above.
+SELECT t.run_id, t.task, t.token, CASE WHEN t.changed_at > now() THEN to_timestamp(0) ELSE t.changed_at END, r.version_id
 FROM run r
 JOIN task t ON t.run_id = r.run_id AND t.status = 'queued'
 WHERE r.status IN ('running', 'waiting')
-  AND t.changed_at < $1
+  AND (t.changed_at < $1 OR t.changed_at > now() + interval '10 s')
   AND NOT EXISTS (
     SELECT FROM held_task h JOIN worker_session l ON l.session_id = h.session_id AND l.ended_at IS NULL
     WHERE h.run_id = t.run_id AND h.task = t.task AND h.token = t.token)
 LIMIT $2;
+
+-- name: read_tick
+-- What a tick may claim: everything decided before this instant has been committed. now() is the start of its transaction, and under load one
+-- commits long after that; so a tick is no later than the oldest that is still under way. Older than a minute is none of the engine's, and one
+-- that has written nothing for 15 s either: somebody's session must not hold it back.
+SELECT (extract(epoch FROM least(now(), min(a.xact_start))) * 1000000)::bigint
+FROM pg_stat_activity a
+WHERE a.datname = current_database() AND a.backend_type = 'client backend' AND a.pid <> pg_backend_pid()
+  AND a.xact_start > now() - interval '1 min' AND (a.backend_xid IS NOT NULL OR a.xact_start > now() - interval '15 s');
 
 -- name: read_marks
 -- The session agent's watermark (null: never), when the relay's slot was last found lost.

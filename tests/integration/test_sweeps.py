@@ -319,3 +319,28 @@ async def test_what_an_undone_transaction_said_is_said_again(yard: Yard, monkeyp
     monkeypatch.setattr(streams.sweeps, "emit", emit)
     await yard.sweeps._sessions(yard.connection)
     assert [event["kind"] for _, event in await yard.said()] == ["lost"]
+
+
+@pytest.mark.parametrize("has_written", [True, False])
+async def test_a_tick_claims_nothing_that_a_transaction_under_way_may_still_decide(yard: Yard, has_written: bool):
+    """Or a command that is committed late would count as published before it was, and its task as lost."""
+
+    async def tick() -> float:
+        await yard.query("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", yard.slot)
+        await yard.sweeps._ticks(yard.connection)
+        ((content,),) = await yard.query(
+            "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'proto_version', '1', "
+            "'publication_names', 'headrace_outbox', 'messages', 'true') WHERE get_byte(data, 0) = 77",
+            yard.slot,
+        )
+        (record,) = unbundle(bytes(content)[bytes(content).index(b"headrace\0") + 13 :])
+        return float(json.loads(record.value)["at"]) / 1e6
+
+    async with await psycopg.AsyncConnection.connect(yard.dsn) as slow:
+        cursor = await slow.execute("SELECT extract(epoch FROM now())::float8")
+        ((begun,),) = await cursor.fetchall()
+        if has_written:
+            await slow.execute("INSERT INTO watermark VALUES ('something', now())")
+        assert await tick() <= begun + 1e-5
+        await slow.rollback()
+        assert await tick() > begun

@@ -661,8 +661,9 @@ def try_lock(t: Transaction, name: str) -> list[tuple[Any, ...]]:
 
 
 @model
-def read_now(t: Transaction) -> list[tuple[Any, ...]]:
-    return [(t.now,)]
+def read_tick(t: Transaction) -> list[tuple[Any, ...]]:
+    under_way = [*t.database.in_doubt, *t.database.locks.values()]
+    return [(min([t.now, *(each.now for each in under_way if each is not t)]),)]
 
 
 # == session.sql, partition.sql ========================================================================================
@@ -831,7 +832,6 @@ _OWN_TEXTS: Final = {
     outbox.INSERT_ROWS: "publish_rows",
     outbox.DELETE_ROWS: "delete_rows",
     "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))": "try_lock",
-    "SELECT (extract(epoch FROM now()) * 1000000)::bigint": "read_now",
     "SELECT set_config('statement_timeout', %s, false)": "set_config",
     relay_ownership._CLAIM: "claim_relay",
     relay_ownership._RENEW: "renew_relay",
