@@ -2,7 +2,8 @@
 
 `now()` and `clock_timestamp()` of a schema that is looked at before `pg_catalog` add what the clock is ahead. Every
 statement that names them without a schema asks the stepped clock, and so does every default of a column, when the
-schema was there before the table. A transaction keeps the `now()` it began with, as it does in Postgres.
+schema was there before the table. A transaction keeps the `now()` it began with, as it does in Postgres, and others see
+the same of it in `pg_stat_activity`.
 """
 
 from typing import Final, LiteralString
@@ -18,6 +19,8 @@ CREATE FUNCTION skew.at(instant timestamptz) RETURNS timestamptz STABLE LANGUAGE
 CREATE FUNCTION skew.now() RETURNS timestamptz STABLE LANGUAGE sql RETURN skew.at(pg_catalog.now());
 CREATE FUNCTION skew.clock_timestamp() RETURNS timestamptz VOLATILE LANGUAGE sql
   RETURN skew.at(pg_catalog.clock_timestamp());
+CREATE VIEW skew.pg_stat_activity AS
+  SELECT datname, pid, backend_type, backend_xid, skew.at(xact_start) AS xact_start FROM pg_catalog.pg_stat_activity;
 DO $$ BEGIN
   EXECUTE format('ALTER DATABASE %I SET search_path = public, skew, pg_catalog', current_database());
 END $$
