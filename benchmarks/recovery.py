@@ -68,6 +68,7 @@ RATE: Final = 10.0
 WARM_SECONDS: Final = 6.0
 HEALTHY_SECONDS: Final = 10.0
 QUEUED: Final = 200
+WORKERS: Final = ("worker-1", "worker-2")
 PHASE_SECONDS: Final = 1.0
 """A kill comes at any moment of a heartbeat's, a sweep's and a renewal's interval."""
 AFTERMATH_SECONDS: Final = 8.0
@@ -298,16 +299,26 @@ class Rig:
         eventually(answers, "Kafka answers")
         return time.time()
 
-    def log_length(self) -> int:
-        """Records of the command topic; 0 while there is none."""
-        reader = Consumer({"bootstrap.servers": self.kafka.bootstrap, "group.id": "recovery", "log_level": 0})
+
+class CommandLog:
+    """The command topic, as long as it is the same log: a client may not cross a wipe."""
+
+    def __init__(self, kafka: ApacheKafka) -> None:
+        self._reader = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "recovery", "log_level": 0})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
+
+    def length(self) -> int:
+        """Records in it; 0 while the broker cannot tell."""
         try:
             places = [TopicPartition(COMMANDS, number) for number in range(PARTITIONS)]
-            return sum(reader.get_watermark_offsets(place, timeout=2.0)[1] for place in places)
+            return sum(self._reader.get_watermark_offsets(place, timeout=2.0)[1] for place in places)
         except KafkaException:
             return 0
-        finally:
-            reader.close()
 
 
 def eventually(fact: Callable[[], T | None], what: str, seconds: float = PATIENCE_SECONDS) -> T:
@@ -446,20 +457,18 @@ def lose_kafka(rig: Rig) -> Sample:
 
 def wipe_kafka(rig: Rig) -> Sample:
     rig.settle()
-    workers = ("worker-1", "worker-2")
-    for name in workers:
+    for name in WORKERS:
         rig.stack.supervisor.end(name)
-    length, before = rig.log_length(), rig.takeovers()
-    for number in range(QUEUED):
-        rig.start(SINGLE["name"], f"wiped-{time.time()}-{number}")
-    eventually(lambda: rig.log_length() >= length + QUEUED, "the commands wait in Kafka")
-    at = time.time()
+    _queue_commands(rig)
+    before, at = rig.takeovers(), time.time()
     rig.kafka.kill9()
     rig.kafka.wipe()
     rig.kafka.start()
     back = rig.answers_metadata()
-    rig.stack.supervisor.restart(*workers)
-    eventually(lambda: rig.takeovers() >= before + QUEUED and rig.log_length() >= QUEUED, "all are published again")
+    rig.stack.supervisor.restart(*WORKERS)
+    eventually(lambda: rig.takeovers() >= before + QUEUED, "all are handed out again")
+    with CommandLog(rig.kafka) as log:
+        eventually(lambda: log.length() >= QUEUED, "all are published again")
     republished = time.time()
     return {
         REPUBLISHED: republished - back,
@@ -467,6 +476,15 @@ def wipe_kafka(rig: Rig) -> Sample:
         AWAY: back - at,
         TAKEOVERS: rig.takeovers() - before,
     }
+
+
+def _queue_commands(rig: Rig) -> None:
+    """Start runs that nobody works on, and wait until their commands are in Kafka."""
+    with CommandLog(rig.kafka) as log:
+        length = log.length()
+        for number in range(QUEUED):
+            rig.start(SINGLE["name"], f"queued-{time.time()}-{number}")
+        eventually(lambda: log.length() >= length + QUEUED, "the commands wait in Kafka")
 
 
 class Kind(NamedTuple):

@@ -91,6 +91,8 @@ class Broker:
             "log_level": 0,
             **_PRODUCER,
             "delivery.report.only.error": False,
+            # An idempotent one first waits half a second for its id; what is said twice here is stale the second time.
+            "enable.idempotence": False,
             **self.options,
         }
 
