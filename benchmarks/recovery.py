@@ -614,6 +614,7 @@ def main() -> None:
         runs = len(rig.accepted)
     load_average.append(os.getloadavg())
     told = {"load_average": load_average, "runs": runs, "seconds": results}
+    SCRATCH.mkdir(parents=True, exist_ok=True)  # `python -m benchmarks` empties it
     (SCRATCH / "recovery.json").write_text(json.dumps(told, indent=1))
     loads = " … ".join(f"{average[0]:.1f}" for average in load_average)
     print(table(f"recovery, seconds: min / p50 / max; {runs} runs, load average {loads}", list(rows_of(results))))
