@@ -13,6 +13,8 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from headrace.connection_options import connection_options
+
 _log = structlog.get_logger("headrace.worker")
 
 IDENTITY_SECONDS: Final = 2.0
@@ -110,6 +112,10 @@ class Broker:
 
     def producer(self) -> dict[str, Any]:
         return {**self.client(), **_PRODUCER, **self.options}
+
+    def batch_producer(self) -> dict[str, Any]:
+        """For `BatchProducer`. Raises ConfigurationError."""
+        return connection_options(self.servers, self.options)
 
 
 class Rebuild(Exception):

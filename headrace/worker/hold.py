@@ -433,7 +433,7 @@ class Hold:
         self._flush()
         self._threads.stop()
         if stubborn:
-            await asyncio.to_thread(self._reports.close, UNWIND_SECONDS)
+            await self._reports.empty(UNWIND_SECONDS)
             _die(stubborn[0])
 
 

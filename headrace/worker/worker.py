@@ -118,7 +118,8 @@ class Worker:
         self._asked, self._hurry = asyncio.Event(), asyncio.Event()
         self._heed()
         link = Link(self._broker.servers)
-        reports = Reports(self._broker, link, self.stats)
+        reports = Reports(self._broker, self.stats)
+        reports.start(self._fail)
         hold = self._hold = self._make_hold(self._loop, reports)
         self._note()
         control = Control(self._broker, hold, loop=self._loop, fail=self._fail, link=link)
@@ -244,7 +245,7 @@ class Worker:
         control.stop()
         await _join(control)
         seconds = HURRIED_SECONDS if self._hurry.is_set() else FLUSH_SECONDS
-        unsent = await asyncio.to_thread(reports.close, seconds)
+        unsent = await reports.close(seconds)
         if self._listing is not None and not unsent:
             self._listing.end()
         _log.info("worker stopped", worker=self.name, unsent=unsent)

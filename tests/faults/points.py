@@ -82,6 +82,18 @@ def _has_commands(_: Any, records: Any, __: Any) -> bool:
     return any(".commands." in record.topic for record in records)
 
 
+def _of_commands(_: Any, __: Any, lane: Any, *___: Any) -> bool:
+    return ".commands." in lane.topic
+
+
+def _of_events(_: Any, __: Any, lane: Any, *___: Any) -> bool:
+    return str(lane.topic).endswith(".events")
+
+
+def _has_answers(reports: Any, _: Any) -> bool:
+    return bool(reports.unsent)
+
+
 def _starts_a_run(_: Any, request: Any, *__: Any) -> bool:
     return str(request.url.path).endswith("/runs")
 
@@ -107,22 +119,13 @@ def _half_sent(_: Act, pipe: Any, calls: Any) -> None:
     os._exit(CRASHED)
 
 
-def _in_kafka(send: Act, reports: Any, batch: Any) -> None:
-    """The answers are in Kafka, and the process ends before it hears so."""
-    send(reports, batch)
-    reports._producer.flush(5)
-    os._exit(CRASHED)
-
-
-def _sent_twice(send: Act, reports: Any, batch: Any) -> None:
-    """The answers are in Kafka, and the worker is told that they are not: it sends them again."""
-    records = [(record["key"], record["value"], None) for record in batch]
-    send(reports, batch)
-    reports._producer.flush(5)
-    reports._refused.extend(records)
+def _answer_lost(answered: Act, producer: Any, client: Any, lane: Any, code: int) -> None:
+    """The records are in Kafka, and the producer hears that Kafka did not manage in time: it sends them again."""
+    answered(producer, client, lane, 7)
 
 
 # == the table ========================================================================================================
+_ANSWERED: Final = "headrace.batch_producer:BatchProducer._answered"
 CRASHES: Final = ("before", "after")
 ALL: Final = ("before", "after", "reply_lost")
 
@@ -173,7 +176,12 @@ POINTS: Final[Mapping[str, Point]] = {
     "CP08": Point(
         "connector, after produce, before Kafka's acknowledgement",
         "published again: duplicates only",
-        {"produce": Place("relay", "connectors.publisher:Publisher._enqueue", ALL, "kafka", _has_commands)},
+        {
+            "produce": Place("relay", "connectors.publisher:Publisher._enqueue", CRASHES, only=_has_commands),
+            "answer": Place(
+                "relay", _ANSWERED, ("before", "reply_lost"), "", _of_commands, {"reply_lost": _answer_lost}
+            ),
+        },
     ),
     "CP09": Point(
         "connector, after the acknowledgement, before the position is confirmed",
@@ -208,12 +216,8 @@ POINTS: Final[Mapping[str, Point]] = {
         "worker, after the result is sent, before local clean-up",
         "the result is accepted once",
         {
-            "result": Place(
-                "worker",
-                "headrace.worker.reports:Reports._send_batch",
-                ALL,
-                instead={"after": _in_kafka, "reply_lost": _sent_twice},
-            )
+            "result": Place("worker", "headrace.worker.reports:Reports.flush", CRASHES, only=_has_answers),
+            "answer": Place("worker", _ANSWERED, ALL, "", _of_events, {"reply_lost": _answer_lost}),
         },
     ),
     "CP14": Point(

@@ -1,5 +1,6 @@
 """Clients of the modelled Kafka with the interface of confluent-kafka, as far as the product uses it."""
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -537,3 +538,60 @@ class _Description:
 class _Offset:
     def __init__(self, offset: int) -> None:
         self.offset = offset
+
+
+class FakeBatchProducer(FakeProducer):
+    """With the interface of `headrace.batch_producer`, for a process with an event loop."""
+
+    trouble = None
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__({})
+        self._added: list[tuple[str, bytes, bytes, int, Any]] = []
+
+    def __len__(self) -> int:
+        return super().__len__() + len(self._added)
+
+    def start(self, on_broken: Any = None) -> None:
+        return None
+
+    def add(self, topic: str, key: bytes, value: bytes, partition: int | None = None, headers: Any = None) -> None:
+        self._added.append((topic, value, key, -1 if partition is None else partition, headers))
+
+    def flush(self, timeout: float = -1) -> int:
+        added, self._added = self._added, []
+        for topic, value, key, partition, headers in added:
+            self.produce(topic, value, key, partition, headers=headers)
+        return len(self)
+
+    async def empty(self, seconds: float) -> bool:
+        give_up_at = sim().now + seconds
+        while len(self) and sim().now < give_up_at:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        return not len(self)
+
+    async def close(self) -> None:
+        self._added.clear()
+        self.purge()
+
+
+class FakeDelivery:
+    """With the interface of `connectors.delivery`."""
+
+    trouble = None
+
+    def __init__(self, *_: Any) -> None:
+        self.refused: list[Any] = []
+        self._producer = FakeProducer({})
+
+    def begin(self, records: Iterable[Any]) -> None:
+        for topic, key, value, partition, traceparent, headers in records:
+            trace = [] if traceparent is None else [("traceparent", traceparent.encode())]
+            place = -1 if partition is None else partition
+            self._producer.produce(topic, value, key, place, headers=[*headers, *trace] or None)
+
+    def wait(self, seconds: float) -> bool:
+        return not self._producer.flush(seconds)
+
+    def close(self) -> None:
+        self._producer.purge()

@@ -80,6 +80,8 @@ def _replace(module: ModuleType) -> None:
     names = {
         "Consumer": kafka_clients.FakeConsumer,
         "Producer": kafka_clients.FakeProducer,
+        "BatchProducer": kafka_clients.FakeBatchProducer,
+        "Delivery": kafka_clients.FakeDelivery,
         "AdminClient": kafka_clients.FakeAdminClient,
         "Pipe": postgres_clients.FakePipe,
         "ReplicationStream": postgres_clients.FakeReplicationStream,

@@ -1,94 +1,93 @@
-"""Answers of a worker survive a producer that broke: its client raises a fatal error where it is served, and tells it
-nowhere else."""
+"""What a worker tells when Kafka will never take an answer."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from msgspec import Raw
 
 import headrace.worker.reports
-from headrace.worker.broker import Broker, Link
+from headrace.batch_producer import Refused
+from headrace.errors import ConfigurationError
+from headrace.messages import Error, Failed, Succeeded, decode_event, encode
+from headrace.worker.broker import Broker
 from headrace.worker.reports import Reports
 from headrace.worker.stats import Stats
 
-FATAL = KafkaError(KafkaError._FATAL, "sequence desynchronization", fatal=True)
-
-
-class Told:
-    """What a delivery report says of a record."""
-
-    def __init__(self, record: dict[str, bytes]) -> None:
-        self._record = record
-
-    def key(self) -> bytes:
-        return self._record["key"]
-
-    def value(self) -> bytes:
-        return self._record["value"]
-
 
 class Producer:
-    """Holds what it is given; the first raises once served, and hands everything back when purged."""
+    def __init__(self, options: dict[str, Any], on_refused: Any) -> None:
+        self.options, self.on_refused = options, on_refused
+        self.added: list[tuple[bytes, bytes, Any]] = []
 
-    made: ClassVar[list["Producer"]] = []
+    def add(self, topic: str, key: bytes, value: bytes, headers: Any = ()) -> None:
+        self.added.append((key, value, headers))
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self._on_delivery: Callable[[KafkaError, Told], None] = settings["on_delivery"]
-        self.is_broken, self.is_purged = not Producer.made, False
-        self.held: list[dict[str, bytes]] = []
-        Producer.made.append(self)
-
-    def __len__(self) -> int:
-        return len(self.held)
-
-    def produce_batch(self, topic: str, records: list[dict[str, bytes]]) -> int:
-        self.held += records
-        return len(records)
-
-    def produce(self, topic: str, value: bytes, key: bytes, headers: Any) -> None:
-        if self.is_broken:
-            raise KafkaException(FATAL)
-        self.held.append({"key": key, "value": value})
-
-    def purge(self) -> None:
-        self.is_purged = True
-
-    def poll(self, seconds: float) -> int:
-        if self.is_broken and not self.is_purged:
-            raise KafkaException(FATAL)
-        if self.is_broken:
-            self.is_broken = False
-            raise KafkaException(FATAL)  # once more, before it hands out what it held
-        if self.is_purged:
-            held, self.held = self.held, []
-            for record in held:
-                self._on_delivery(KafkaError(KafkaError._PURGE_QUEUE), Told(record))
-        return 0
-
-    def flush(self, seconds: float) -> int:
-        return len(self.held)
+    def flush(self) -> None:
+        return None
 
 
 @pytest.fixture
-def reports(monkeypatch: pytest.MonkeyPatch) -> Reports:
-    monkeypatch.setattr(Producer, "made", [])
-    monkeypatch.setattr(headrace.worker.reports, "Producer", Producer)
-    return Reports(Broker("nowhere:1"), Link("nowhere:1"), Stats())
+def producer(monkeypatch: pytest.MonkeyPatch) -> Producer:
+    made: list[Producer] = []
+
+    def make(*given: Any) -> Producer:
+        made.append(Producer(*given))
+        return made[-1]
+
+    monkeypatch.setattr(headrace.worker.reports, "BatchProducer", make)
+    Reports(Broker("nowhere:1"), Stats())
+    return made[0]
 
 
-def test_what_a_broken_producer_held_is_sent_through_the_next(reports: Reports):
-    reports.add(b"run", b"answer", None)
-    reports.flush()  # the fatal error comes here
-    reports.add(b"run", b"another", None)
-    for _ in range(3):
-        reports.flush()
-    broken, following = Producer.made
-    assert (broken.held, [record["value"] for record in following.held]) == ([], [b"another", b"answer"])
+def answer(size: int) -> bytes:
+    return encode(
+        Succeeded(3, 7, "n", session="s", worker="w", started=1, finished=2, output=Raw(b'"%s"' % (b"x" * size)))
+    )
 
 
-def test_a_close_sends_what_a_producer_held_that_broke_at_the_last_moment(reports: Reports):
-    reports.add(b"run", b"answer", None)
-    reports.close(0.1)
-    assert [record["value"] for record in Producer.made[-1].held] == [b"answer"]
-    assert len(Producer.made) == 2
+def test_a_result_too_large_for_kafka_fails_its_attempt_for_that(producer: Producer):
+    producer.on_refused(Refused("e", b"run", answer(10_000), [("traceparent", b"t")], "too large", True))
+    ((key, value, headers),) = producer.added
+    event = decode_event(value)
+    assert isinstance(event, Failed)
+    assert (key, event.task, event.token, event.nonce, headers) == (b"run", 3, 7, "n", [("traceparent", b"t")])
+    assert (event.error.code, event.error.retryable) == ("RESULT_TOO_LARGE", False)
+
+
+def test_what_is_refused_for_another_reason_says_that(producer: Producer):
+    producer.on_refused(Refused("e", b"run", answer(10_000), [], "corrupt", False))
+    event = decode_event(producer.added[0][1])
+    assert isinstance(event, Failed)
+    assert event.error.code == "RESULT_REFUSED"
+    assert "corrupt" in event.error.message
+
+
+def test_a_refused_failure_that_cannot_be_told_shorter_is_not_sent_for_ever(producer: Producer):
+    failed = Failed(3, 7, "n", Error("ERROR", "no"), "s", "w", 1, 2)
+    producer.on_refused(Refused("e", b"run", encode(failed), [], "corrupt", False))
+    assert producer.added == []
+
+
+def test_options_of_librdkafka_connect_the_other_client_in_the_same_way():
+    options = {"security.protocol": "sasl_plaintext", "sasl.mechanisms": "SCRAM-SHA-512", "sasl.username": "u"}
+    found = Broker("h:1", options=options | {"sasl.password": "p", "socket.keepalive.enable": "true"}).batch_producer()
+    assert found == {
+        "bootstrap_servers": "h:1",
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "u",
+        "sasl_plain_password": "p",
+    }
+
+
+def test_tls_is_checked_as_the_options_say():
+    strict = Broker("h:1", options={"security.protocol": "SSL"}).batch_producer()["ssl_context"]
+    loose = Broker("h:1", options={"security.protocol": "SSL", "enable.ssl.certificate.verification": "false"})
+    assert (strict.check_hostname, strict.verify_mode.name) == (True, "CERT_REQUIRED")
+    assert loose.batch_producer()["ssl_context"].verify_mode.name == "CERT_NONE"
+
+
+@pytest.mark.parametrize("option", ["sasl.oauthbearer.config", "ssl.keystore.location"])
+def test_a_way_to_connect_that_is_not_known_is_refused_and_not_left_out(option: str):
+    with pytest.raises(ConfigurationError, match=option):
+        Broker("h:1", options={option: "x"}).batch_producer()

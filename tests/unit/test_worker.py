@@ -58,6 +58,10 @@ class Outbox:
             self.batches.append(self._open)
             self._open = []
 
+    async def empty(self, seconds: float) -> int:
+        self.flush()
+        return 0
+
     @property
     def sent(self) -> list[Event]:
         return [event for batch in self.batches for _, event, _ in batch]
