@@ -26,6 +26,7 @@ from api import (
     workers,
     workflows,
 )
+from api.backlog import Backlog
 from api.database import Database
 from api.feed import RunFeed
 from api.input_schemas import InputSchemas
@@ -95,7 +96,9 @@ def wire(settings: ApiSettings) -> Wiring:
     plans, database = Plans(), Database(settings)
     metrics = Metrics(database, plans, settings.namespace)
     feed = RunFeed(database, plans, settings.namespace)
-    return Wiring(settings, database, store, plans, InputSchemas(), metrics, feed)
+    return Wiring(
+        settings, database, store, plans, InputSchemas(), metrics, feed, Backlog(settings.api_backlog_max, metrics)
+    )
 
 
 @asynccontextmanager

@@ -58,6 +58,9 @@ class Metrics:
         self.starts = Counter(
             "headrace_runs_started", "Runs started through this process.", ("workflow",), registry=self.registry
         )
+        self.refused = Counter(
+            "headrace_starts_refused", "Starts refused because too much is under way.", registry=self.registry
+        )
         self.streams = Gauge("headrace_http_streams", "Event streams that are open.", registry=self.registry)
         self.registry.register(_EngineCollector(self))
 

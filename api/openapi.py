@@ -19,7 +19,7 @@ _WHY: Final = {
     413: "The body is larger than 1 MiB",
     415: "The body is neither JSON nor YAML",
     422: "The request is wrong; `errors` says where",
-    429: "Too many streams",
+    429: "Too much at once; try again after `Retry-After` seconds",
     500: "A fault of ours",
     503: "The database is away; try again after `Retry-After` seconds",
 }

@@ -58,14 +58,14 @@ WorkflowFilter = Annotated[str | None, Query(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0
 @router.post(
     "/workflows/{workflow}/runs",
     status_code=201,
-    responses=answers({201: Run, 200: Run}, 404, 408, 409, 413, 415),
+    responses=answers({201: Run, 200: Run}, 404, 408, 409, 413, 415, 429),
     openapi_extra=body(StartBody, required=False),
 )
 async def start(workflow: str, request: Request, wired: Wired) -> Response:
     """Start a run.
 
     With `key` one key makes one run for ever, whoever sends it: 201 for the first, 200 with the same run afterwards,
-    whatever its status is by then. An `Idempotency-Key` gives the first answer again.
+    whatever its status is by then. An `Idempotency-Key` gives the first answer again. 429 when too much is under way.
     """
     check_name(workflow, "workflow")
     asked, content = await read(request, StartBody)
@@ -74,6 +74,7 @@ async def start(workflow: str, request: Request, wired: Wired) -> Response:
     run_id = None if asked.run_id is None else parse_run_id_given(asked.run_id)
 
     async def act(connection: Connection) -> Answer:
+        await wired.backlog.admit(connection)
         plan = await wired.plans.latest(connection, wired.namespace, workflow, asked.version)
         await wired.input_schemas.check(connection, plan.version_id, given)
         try:

@@ -19,6 +19,9 @@ class ApiSettings(EngineSettings):
     """Connections to Postgres, which are also the writes that can run at once."""
     api_streams_max: int = Field(default=100, ge=1, le=10_000)
     """Server-sent event streams at once; each costs four small queries a second while its run is open."""
+    api_backlog_max: int = Field(default=100_000, ge=0)
+    """Runs under way from which on another start is refused with 429; those that wait for people do not count. 0: no
+    limit."""
     api_drain_seconds: float = Field(default=10.0, ge=0, le=600)
     """How long a stop waits for requests that have begun."""
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from api.backlog import Backlog
 from api.database import Database
 from api.feed import RunFeed
 from api.input_schemas import InputSchemas
@@ -27,6 +28,7 @@ class Wiring:
     input_schemas: InputSchemas
     metrics: Metrics
     feed: RunFeed
+    backlog: Backlog
     streams_open: int = 0
     """Server-sent event streams that are being sent."""
     is_draining: bool = False

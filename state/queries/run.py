@@ -94,6 +94,13 @@ async def list_runs(
     )
 
 
+async def count_running(connection: Connection, limit: int) -> int:
+    """Runs with something to do, over all namespaces; counts no further than `limit`."""
+    cursor = await connection.execute(_SQL.text("count_running"), {"limit": limit})
+    row = await cursor.fetchone()
+    return 0 if row is None else int(row[0])
+
+
 async def count_tasks(connection: Connection, run_ids: Iterable[UUID]) -> list[CountRow]:
     """Only of tasks that have a row; the others are PENDING."""
     return await fetch(connection, CountRow, _SQL.text("count_tasks"), run_ids=list(run_ids))

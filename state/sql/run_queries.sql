@@ -31,6 +31,10 @@ sized AS (SELECT *, sum(pg_column_size(input)) OVER (ORDER BY run_id DESC) - pg_
 SELECT run_id, version_id, name, version, status::text, input::text, trigger_source, row_version, created_at, updated_at, finished_at, namespace
 FROM sized WHERE bytes_before < %(bytes)s ORDER BY run_id DESC;
 
+-- name: count_running
+-- Along run_open, and no further than %(limit)s: the limit is what a count may cost at most.
+SELECT count(*)::int FROM (SELECT FROM run WHERE status = 'running' LIMIT %(limit)s) AS found;
+
 -- name: list_runs_of_workflow
 -- One short walk of run_of_a_version for each version: a merge that the planner does not find by itself. The version is given as a
 -- range on purpose: as an equality it lets the planner walk the primary key instead and throw away what is of another version, which
