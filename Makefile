@@ -48,9 +48,9 @@ guard: venv ## did the Python of a step get more expensive than in the commit be
 	$(BIN)/python -m benchmarks.guard
 
 .PHONY: bench-peers
-bench-peers: venv ## the same work on what users would pick instead
-	@if [ -d benchmarks/peers ]; then $(BIN)/python -m benchmarks.peers; \
-	else echo "make bench-peers: arrives with a later version (there is no benchmarks/peers yet)" >&2; exit 2; fi
+bench-peers: venv ## the same work on what users would pick instead: make bench-peers PEERS=restate,dbos WORKLOADS=w1 ROUNDS=1
+	$(BIN)/python -m benchmarks.peers $(if $(PEERS),--peers $(PEERS)) $(if $(WORKLOADS),--workloads $(WORKLOADS)) \
+		$(if $(ROUNDS),--rounds $(ROUNDS))
 
 .PHONY: chaos
 chaos: venv ## random faults on every part: make chaos SECONDS=600 SEED=1, and KINDS=F01,F20 for some only

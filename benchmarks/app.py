@@ -6,6 +6,7 @@ import time
 from typing import Any, Final
 
 from headrace.context import Context
+from headrace.errors import NonRetryable, RetryAfter
 from headrace.registry import task
 
 NAP_SECONDS: Final = 0.1
@@ -26,6 +27,24 @@ async def step(input: Any) -> dict[str, Any]:
 @task("bench.sync_step")
 def sync_step(input: Any) -> dict[str, Any]:
     return _ANSWER
+
+
+@task("bench.echo")
+async def echo(input: Any) -> Any:
+    return input
+
+
+@task("bench.later")
+async def later(ctx: Context, delay: float) -> dict[str, Any]:
+    """Leaves a durable timer behind: its task is tried again once that is due."""
+    if ctx.attempt == 1:
+        raise RetryAfter(delay)
+    return _ANSWER
+
+
+@task("bench.fail")
+async def fail() -> None:
+    raise NonRetryable("this body always fails")
 
 
 @task("bench.nap")

@@ -13,6 +13,7 @@ Exit code 1 when a command was published again, when a run did not complete, or 
 """
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -34,6 +35,8 @@ from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.stack import Stack
 
 ROOT: Final = Path(__file__).parent.parent
+COMMANDS_DEFAULT: Final = 200_000
+SLOTS_DEFAULT: Final = 64
 LEASE_SECONDS: Final = 2.0
 PARTITIONS: Final = 16
 TASKS: Final = 10
@@ -145,13 +148,8 @@ def run(backlog: Backlog, commands: int, slots: int) -> None:
         raise SystemExit(f"backlog: the sweep looked {passes} times only, so nothing is shown")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.backlog")
-    parser.add_argument("--commands", type=int, default=200_000, help=f"a multiple of {TASKS}")
-    parser.add_argument("--slots", type=int, default=64, help="of the worker that works it off")
-    options = parser.parse_args()
-    commands = max(1, options.commands // TASKS) * TASKS
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+def measure(commands: int = COMMANDS_DEFAULT, slots: int = SLOTS_DEFAULT) -> None:
+    """All of it, on a stack of its own. Raises SystemExit when the result is not as it must be."""
     with (
         EmbeddedPostgres(shared_buffers="512MB") as postgres,
         ApacheKafka(fetch_jars(), session_timeout_ms=2_000, heartbeat_interval_ms=400) as kafka,
@@ -168,11 +166,17 @@ def main() -> None:
         ) as stack,
     ):
         os.environ.update(stack.settings)  # `Load` is an engine process's start path, and is set up like one
-        backlog = Backlog(stack, postgres, kafka, commands)
-        try:
-            run(backlog, commands, options.slots)
-        finally:
-            backlog.close()
+        with contextlib.closing(Backlog(stack, postgres, kafka, commands)) as backlog:
+            run(backlog, commands, slots)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.backlog")
+    parser.add_argument("--commands", type=int, default=COMMANDS_DEFAULT, help=f"a multiple of {TASKS}")
+    parser.add_argument("--slots", type=int, default=SLOTS_DEFAULT, help="of the worker that works it off")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    measure(max(1, options.commands // TASKS) * TASKS, options.slots)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,20 @@
 """Starts runs as the API does (one transaction: run, first advance, first command), in a process of its own, and waits
 for their end.
 
-python -m benchmarks.load burst RUNS PER_TRANSACTION WORKFLOW      as fast as it can
-python -m benchmarks.load rate PER_SECOND SECONDS WORKFLOW         open loop: a start is due at its time, kept up with
-or not
+    python -m benchmarks.load WORKFLOW burst RUNS [--per-transaction 50]    as fast as it can
+    python -m benchmarks.load WORKFLOW rate PER_SECOND SECONDS              open loop: a start is due at its time, kept
+                                                                            up with or not
 
-Prints one JSON line: {"runs", "seconds", "left"}.
+Prints one JSON line: {"runs", "seconds", "starting", "left"}; `starting` are the seconds until the last start.
 """
 
+import argparse
+import base64
 import json
+import random
 import sys
 import time
+from typing import Any, Final
 
 import psycopg
 
@@ -20,26 +24,41 @@ from state.settings import EngineSettings
 from state.starts import Start, begin_run, new_run_id
 from state.store import Rows, Store
 
-NOTE = "x" * 60
-WAIT_SECONDS = 240.0
+NOTE: Final = "x" * 60
+WAIT_SECONDS: Final = 240.0
+ASK_SECONDS: Final = 0.05
+FEW_RUNS: Final = 100
+ASK_SECONDS_OF_FEW: Final = 0.005
+"""How long a few runs take is told to within this; of many the question itself would be a load."""
+RATE_PER_TRANSACTION: Final = 50
 
 
 class Load:
-    def __init__(self, workflow: str) -> None:
+    def __init__(self, workflow: str, *, payload_bytes: int = 0, given: dict[str, Any] | None = None) -> None:
+        """payload_bytes: of each run's input, besides; text that no compression makes much smaller. given: more of the
+        input."""
         settings = EngineSettings()
         self._store = Store(settings)
         self._connection = psycopg.connect(settings.postgres, autocommit=True)
         self._pipe = Pipe(settings.postgres, self._store.statements())
         self._namespace = settings.namespace
         self._plan = Plans().latest_sync(self._connection, settings.namespace, workflow)
+        self._payload_bytes, self._given = payload_bytes, given or {}
+        self._draw = random.Random(1)
 
     def start(self, due: list[float]) -> None:
         """Start one run for each instant (seconds since 1970) in one transaction."""
         rows, now = Rows(self._store), time.time_ns() // 1000
         for at in due:
-            given = json.dumps({"due": round(at * 1_000_000), "note": NOTE}).encode()
+            content = {"due": round(at * 1_000_000), "note": self._note(), **self._given}
+            given = json.dumps(content).encode()
             begin_run(rows, Start(self._plan, given, run_id=new_run_id(), source="bench"), self._namespace, now)
         self._pipe.run(rows.calls())
+
+    def _note(self) -> str:
+        if not self._payload_bytes:
+            return NOTE
+        return base64.b64encode(self._draw.randbytes(self._payload_bytes * 3 // 4)).decode()
 
     def left(self) -> int:
         row = self._connection.execute(
@@ -47,40 +66,58 @@ class Load:
         ).fetchone()
         return int(row[0]) if row else 0
 
-    def wait(self) -> int:
-        end = time.monotonic() + WAIT_SECONDS
+    def wait(self, runs: int) -> int:
+        """Wait for the end of all runs; how many have not ended after WAIT_SECONDS."""
+        end, pause = time.monotonic() + WAIT_SECONDS, ASK_SECONDS_OF_FEW if runs < FEW_RUNS else ASK_SECONDS
         while (left := self.left()) and time.monotonic() < end:
-            time.sleep(0.05)
+            time.sleep(pause)
         return left
 
-    def burst(self, runs: int, per_transaction: int) -> None:
+    def burst(self, runs: int, per_transaction: int) -> int:
         for begun in range(0, runs, per_transaction):
             self.start([time.time()] * min(per_transaction, runs - begun))
+        return runs
 
-    def rate(self, per_second: float, seconds: float) -> int:
+    def rate(self, per_second: float, seconds: float, *, gives_up: bool = False) -> int:
+        """gives_up: leave out what was not started by the end; how many were."""
         total, begun = round(per_second * seconds), 0
         first = time.time() + 0.2
         while begun < total:
-            due = min(total, int((time.time() - first) * per_second) + 1, begun + 50)
+            due = min(total, int((time.time() - first) * per_second) + 1, begun + RATE_PER_TRANSACTION)
             if due <= begun:
                 time.sleep(max(0.0, first + begun / per_second - time.time()))
                 continue
             self.start([first + i / per_second for i in range(begun, due)])
             begun = due
-        return total
+            if gives_up and time.time() > first + seconds:
+                break
+        return begun
 
 
 def main() -> None:
-    kind, first, second, workflow = sys.argv[1:5]
-    load = Load(workflow)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.load")
+    parser.add_argument("workflow")
+    parser.add_argument("kind", choices=("burst", "rate"))
+    parser.add_argument("numbers", type=float, nargs="+", metavar="N")
+    parser.add_argument("--per-transaction", type=int, default=50)
+    parser.add_argument("--payload-bytes", type=int, default=0)
+    parser.add_argument("--given", type=json.loads, default={}, help="more of every input, as a JSON object")
+    parser.add_argument("--gives-up", action="store_true", help="rate: start nothing once the time is over")
+    parser.add_argument("--no-wait", action="store_true", help="leave the runs to somebody else")
+    parser.add_argument("--on-word", action="store_true", help="say READY, and begin when a line comes in")
+    options = parser.parse_args()
+    load = Load(options.workflow, payload_bytes=options.payload_bytes, given=options.given)
+    if options.on_word:
+        print("READY", flush=True)
+        sys.stdin.readline()
     started = time.time()
-    if kind == "burst":
-        runs = int(first)
-        load.burst(runs, int(second))
+    if options.kind == "burst":
+        runs = load.burst(int(options.numbers[0]), options.per_transaction)
     else:
-        runs = load.rate(float(first), float(second))
-    left = load.wait()
-    print(json.dumps({"runs": runs, "seconds": time.time() - started, "left": left}))
+        runs = load.rate(*options.numbers[:2], gives_up=options.gives_up)
+    starting = time.time() - started
+    left = 0 if options.no_wait else load.wait(runs)
+    print(json.dumps({"runs": runs, "seconds": time.time() - started, "starting": starting, "left": left}))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,13 @@
 
 import contextlib
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+POSTGRES: Final = "postgres"
+_MEMORY: Final = re.compile(r"^(VmRSS|RssAnon|RssShmem):\s+(\d+) kB", re.MULTILINE)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -17,25 +22,27 @@ def cpu_seconds(pid: int) -> float:
     return total / 1e9
 
 
-def resident_mib(pid: int) -> float:
-    with contextlib.suppress(OSError, StopIteration):
-        line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
-        return int(line.split()[1]) / 1024
-    return 0.0
+def resident_mib(pid: int) -> dict[str, float]:
+    """VmRSS, RssAnon and RssShmem of a process; empty when it is gone."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        return {name: int(kib) / 1024 for name, kib in _MEMORY.findall(status)}
+    return {}
 
 
-def children(pid: int) -> list[int]:
-    """Processes whose parent is `pid`, and theirs."""
+def families(roots: list[int]) -> dict[int, list[int]]:
+    """Each of `roots` with its children and theirs, from one look at /proc."""
     parents: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError, ValueError):
                 parent = int(Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()[1])
                 parents.setdefault(parent, []).append(int(entry))
-    found = [pid]
-    for known in found:
-        found.extend(parents.get(known, []))
-    return found[1:]
+    found = {root: [root] for root in roots}
+    for family in found.values():
+        for known in family:
+            family.extend(parents.get(known, []))
+    return found
 
 
 def postgres_part(pid: int) -> str:
@@ -57,29 +64,48 @@ def postgres_part(pid: int) -> str:
 
 
 class Sampler:
-    """CPU by part. A process that ends is known by its last sample, so sample often."""
+    """CPU and memory by part. A process that ends is known by its last sample, so sample often."""
 
     def __init__(self, roots: dict[str, int], postgres: int) -> None:
         """roots: part -> pid, counted with their children. postgres: pid of the postmaster."""
         self._roots, self._postgres = roots, postgres
         self._first: dict[tuple[str, int], float] = {}
         self._last: dict[tuple[str, int], float] = {}
+        self.most_mib: dict[str, float] = {}
+        """The most memory that each part was seen to hold."""
 
     def sample(self) -> None:
         is_first = not self._last
-        for part, pid in self._pids():
+        for part, pid in self._processes():
             seconds = cpu_seconds(pid)
             if seconds:
                 self._first.setdefault((part, pid), seconds if is_first else 0.0)
                 self._last[part, pid] = seconds
 
-    def _pids(self) -> Iterable[tuple[str, int]]:
-        for part, pid in self._roots.items():
-            yield part, pid
-            for child in children(pid):
-                yield part, child
-        yield "postgres other", self._postgres
-        for pid in children(self._postgres):
+    def sample_memory(self) -> dict[str, float]:
+        """MiB by part. Postgres: what each of its processes has of its own, and once what they share."""
+        found: dict[str, float] = {}
+        shared = 0.0
+        for part, pid in self._processes():
+            memory = resident_mib(pid)
+            if part.startswith(POSTGRES):
+                shared = max(shared, memory.get("RssShmem", 0.0))
+                found[POSTGRES] = found.get(POSTGRES, 0.0) + memory.get("RssAnon", 0.0)
+            else:
+                found[part] = found.get(part, 0.0) + memory.get("VmRSS", 0.0)
+        found[POSTGRES] = found.get(POSTGRES, 0.0) + shared
+        for part, mib in found.items():
+            self.most_mib[part] = max(self.most_mib.get(part, 0.0), mib)
+        return found
+
+    def _processes(self) -> Iterator[tuple[str, int]]:
+        found = families([*self._roots.values(), self._postgres])
+        for part, root in self._roots.items():
+            for pid in found[root]:
+                yield part, pid
+        postmaster, *servers = found[self._postgres]
+        yield "postgres other", postmaster
+        for pid in servers:
             yield postgres_part(pid), pid
 
     def used(self) -> dict[str, float]:
@@ -90,6 +116,6 @@ class Sampler:
         return parts
 
 
-def log_bytes(folder: Path, word: str) -> int:
-    """Bytes of Kafka's segments of the topics whose name holds `word`."""
-    return sum(file.stat().st_size for file in folder.rglob("*.log") if word in str(file.parent))
+def log_bytes(folder: Path, prefix: str) -> int:
+    """Bytes of Kafka's segments of the topics whose name begins with `prefix`."""
+    return sum(file.stat().st_size for file in folder.glob(f"**/{prefix}*/*.log"))

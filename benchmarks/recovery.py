@@ -38,7 +38,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -49,8 +49,9 @@ import psycopg
 from confluent_kafka import Consumer, KafkaException, TopicPartition, murmur2
 from confluent_kafka.admin import AdminClient
 
-from benchmarks.table import spread, table
-from benchmarks.workflows import independent, linear
+from benchmarks.pgbench import single_row_commits
+from benchmarks.table import spread, spreads, table
+from benchmarks.workflows import VICTIM, independent, linear
 from headrace.embedded.kafka import ApacheKafka, fetch_jars
 from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.embedded.process import free_port
@@ -68,6 +69,7 @@ RATE: Final = 10.0
 WARM_SECONDS: Final = 6.0
 HEALTHY_SECONDS: Final = 10.0
 QUEUED: Final = 200
+CALIBRATION_SECONDS: Final = 4
 WORKERS: Final = ("worker-1", "worker-2")
 PHASE_SECONDS: Final = 1.0
 """A kill comes at any moment of a heartbeat's, a sweep's and a renewal's interval."""
@@ -80,7 +82,6 @@ STEADY_LOOKS: Final = 4
 STEADY_SECONDS: Final = 0.15
 
 CHAIN: Final = linear(3, "bench.nap")
-VICTIM: Final[dict[str, Any]] = {"name": "victim", "tasks": {"only": {"run": "bench.long_once"}}}
 SINGLE: Final = independent(1)
 COMMANDS: Final = "headrace.commands.default"
 EVENTS: Final = "headrace.events"
@@ -388,11 +389,21 @@ def _lose_holder(rig: Rig, kill: Callable[[str], object]) -> Sample:
     """Kill whoever runs a body that would last for a minute."""
     rig.settle()
     run = rig.start(VICTIM["name"], f"victim-{time.time()}")
-    name = eventually(lambda: rig.one(_RUNNER, run=run), "the body is known to run")
-    time.sleep(rig.draw.uniform(0, PHASE_SECONDS))
+    return kill_holder(rig.rows, run, kill, rig.draw.uniform(0, PHASE_SECONDS))
+
+
+def kill_holder(
+    rows: Callable[..., list[tuple[Any, ...]]], run: str, kill: Callable[[str], object], phase: float
+) -> Sample:
+    """Kill the worker that runs the only task of a run of VICTIM, `phase` seconds after it is known to.
+
+    rows: asks Postgres. kill: ends a worker by its name.
+    """
+    ((name,),) = eventually(lambda: rows(_RUNNER, run=run), "the body is known to run")
+    time.sleep(phase)
     at = time.time()
     kill(name)
-    ((began, decided),) = eventually(lambda: rig.rows(_VICTIM, run=run), "the task is tried again")
+    ((began, decided),) = eventually(lambda: rows(_VICTIM, run=run), "the task is tried again")
     return {NEXT: began - at, DECIDED: decided - at}
 
 
@@ -596,6 +607,34 @@ def whole_rig(log: TextIO) -> Generator[Rig]:
         yield rig
 
 
+def measure_all(names: Sequence[str], repeat: int) -> dict[str, Any]:
+    """Measure these faults on a stack of their own, print the table, write the files; what is in the file.
+
+    Raises SystemExit when a run that was accepted did not complete.
+    """
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    load_average, results = [os.getloadavg()], dict[str, list[Sample]]()
+    with (SCRATCH / "recovery.log").open("w") as log, whole_rig(log) as rig:
+        pgbench = single_row_commits(rig.postgres, seconds=CALIBRATION_SECONDS)
+        for name in names:
+            results[name] = measure(rig, name, repeat)
+        count_lost(rig)
+        runs = len(rig.accepted)
+    load_average.append(os.getloadavg())
+    told = {
+        "load_average": load_average,
+        "pgbench_c8": pgbench,
+        "runs": runs,
+        "min_median_max": {name: spreads(samples) for name, samples in results.items()},
+        "seconds": results,
+    }
+    (SCRATCH / "recovery.json").write_text(json.dumps(told, indent=1))
+    loads = " … ".join(f"{average[0]:.1f}" for average in load_average)
+    print(table(f"recovery, seconds: min / p50 / max; {runs} runs, load average {loads}", list(rows_of(results))))
+    print(summary(results), flush=True)
+    return told
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery")
     parser.add_argument("--repeat", type=int, default=10, help="faults of each kind; of the slow kinds at most 3")
@@ -604,21 +643,8 @@ def main() -> None:
     names = options.only.split(",")
     if unknown := set(names) - GOALS.keys():
         parser.error(f"no such kind: {', '.join(sorted(unknown))}")
-    SCRATCH.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    load_average, results = [os.getloadavg()], dict[str, list[Sample]]()
-    with (SCRATCH / "recovery.log").open("w") as log, whole_rig(log) as rig:
-        for name in names:
-            results[name] = measure(rig, name, options.repeat)
-        count_lost(rig)
-        runs = len(rig.accepted)
-    load_average.append(os.getloadavg())
-    told = {"load_average": load_average, "runs": runs, "seconds": results}
-    SCRATCH.mkdir(parents=True, exist_ok=True)  # `python -m benchmarks` empties it
-    (SCRATCH / "recovery.json").write_text(json.dumps(told, indent=1))
-    loads = " … ".join(f"{average[0]:.1f}" for average in load_average)
-    print(table(f"recovery, seconds: min / p50 / max; {runs} runs, load average {loads}", list(rows_of(results))))
-    print(summary(results))
+    measure_all(names, options.repeat)
 
 
 if __name__ == "__main__":

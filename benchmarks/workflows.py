@@ -1,14 +1,14 @@
 """The workflows of the benchmarks, as they are published."""
 
-from typing import Any
+from typing import Any, Final
 
 
-def linear(steps: int = 10, run: str = "bench.step") -> dict[str, Any]:
+def linear(steps: int = 10, run: str = "bench.step", name: str = "") -> dict[str, Any]:
     """A chain; each step gets the output of the one before."""
     tasks: dict[str, Any] = {"s0": {"run": run}}
     for i in range(1, steps):
         tasks[f"s{i}"] = {"run": run, "needs": [f"s{i - 1}"], "with": "${{ tasks.s" + str(i - 1) + ".output }}"}
-    return {"name": f"linear-{steps}", "tasks": tasks}
+    return {"name": name or f"linear-{steps}", "tasks": tasks}
 
 
 def fan_out(width: int = 1000) -> dict[str, Any]:
@@ -23,3 +23,12 @@ def fan_out(width: int = 1000) -> dict[str, Any]:
 def independent(tasks: int, run: str = "bench.step") -> dict[str, Any]:
     """So many tasks that need nothing: all are handed out when the run starts, with the run's input."""
     return {"name": f"independent-{tasks}", "tasks": {f"t{i}": {"run": run} for i in range(tasks)}}
+
+
+ECHO: Final = linear(10, "bench.echo", "echo-10")
+"""Every step is given the run's input and gives it on."""
+LATER: Final[dict[str, Any]] = {"name": "later", "tasks": {"only": {"run": "bench.later", "retry": 2}}}
+"""One task that asks to be tried again after `delay` seconds, and then succeeds."""
+FAILING: Final[dict[str, Any]] = {"name": "failing", "tasks": {"only": {"run": "bench.fail", "retry": 1}}}
+VICTIM: Final[dict[str, Any]] = {"name": "victim", "tasks": {"only": {"run": "bench.long_once"}}}
+"""One task whose first attempt lasts for a minute."""

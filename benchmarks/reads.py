@@ -1,0 +1,116 @@
+"""W7: what the API's reads take with 1 M finished runs behind: lists, their filters, deep pages, and one run with as
+many tasks as a graph may have. One request at a time, over one connection, in random order."""
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import httpx
+
+from api.paging import token
+from benchmarks.bench import Bench, run_id_of_now
+from benchmarks.session import CHAIN, Session
+from benchmarks.table import percentiles
+from benchmarks.workflows import FAILING, fan_out
+from headrace.machine import RunStatus
+
+LIMIT_MAX: Final = 200
+DEPTHS: Final = (0.5, 0.9)
+"""Share of the runs that a deep page has above it."""
+TIMEOUT_SECONDS: Final = 30.0
+WARM_REQUESTS: Final = 3
+
+_AT_DEPTH: Final = "SELECT run_id::text FROM run ORDER BY run_id DESC OFFSET %(offset)s LIMIT 1"
+_RUNS: Final = "SELECT count(*) FROM run"
+_WIDE: Final = "SELECT run_id::text FROM run WHERE run_id > %(since)s"
+
+Asked = Mapping[str, tuple[str, Mapping[str, Any]]]
+"""What a request is called -> its path and query."""
+
+
+def measure(session: Session) -> None:
+    sizes, bench = session.sizes, session.aged
+    wide = _run_wide(bench, sizes.wide_tasks)
+    asked = {**_of_lists(bench), **_of_a_run(wide, sizes.wide_tasks)}
+    pgbench = session.calibrate()
+    found = _ask(bench, asked, sizes.requests)
+    rows = [(name, f"{one['p50']:.1f} / {one['p99']:.1f} / {one['max']:.1f}") for name, one in found.items()]
+    runs = bench.one(_RUNS)
+    title = f"reads of the API with {runs} runs, ms: p50 / p99 / max of {sizes.requests} requests each"
+    session.report.add("W7", title, rows, [{"ms": found}], pgbench_c8=pgbench, runs=runs, tasks=sizes.wide_tasks)
+
+
+def _run_wide(bench: Bench, tasks: int) -> str:
+    """Run one run of so many tasks to its end; its id."""
+    workflow, since = fan_out(tasks - 2), run_id_of_now()
+    bench.publish(workflow)
+    bench.load(workflow["name"], "burst", "1")
+    return str(bench.one(_WIDE, since=since))
+
+
+def _of_lists(bench: Bench) -> Asked:
+    runs = int(bench.one(_RUNS))
+    chain = f"/workflows/{CHAIN['name']}/runs"
+    deep = {
+        f"runs, a page {share:.0%} down": (
+            "/runs",
+            {"page": token(bench.one(_AT_DEPTH, offset=int(runs * share)))},
+        )
+        for share in DEPTHS
+    }
+    page = token(bench.one(_AT_DEPTH, offset=int(runs * DEPTHS[-1])))
+    return {
+        "runs, first page": ("/runs", {}),
+        f"runs, first page of {LIMIT_MAX}": ("/runs", {"limit": LIMIT_MAX}),
+        **deep,
+        **{f"runs, {status.value}": ("/runs", {"status": status.value}) for status in RunStatus},
+        "runs of a workflow": ("/runs", {"workflow": CHAIN["name"]}),
+        "runs of a workflow with few": ("/runs", {"workflow": FAILING["name"]}),
+        "runs of a workflow, failed": ("/runs", {"workflow": CHAIN["name"], "status": "failed"}),
+        f"runs of a workflow, a page {DEPTHS[-1]:.0%} down": ("/runs", {"workflow": CHAIN["name"], "page": page}),
+        "a workflow's runs": (chain, {}),
+        "a workflow's runs, running": (chain, {"status": "running"}),
+    }
+
+
+def _of_a_run(run: str, tasks: int) -> Asked:
+    middle = tasks // 2
+    return {
+        f"a run of {tasks} tasks": (f"/runs/{run}", {}),
+        "its tasks, first page": (f"/runs/{run}/tasks", {}),
+        f"its tasks, a page of {LIMIT_MAX} in the middle": (
+            f"/runs/{run}/tasks",
+            {"limit": LIMIT_MAX, "page": token(middle)},
+        ),
+        "its history, first page": (f"/runs/{run}/history", {}),
+        f"its history, a page of {LIMIT_MAX} in the middle": (
+            f"/runs/{run}/history",
+            {"limit": LIMIT_MAX, "page": token(middle, False, -1)},
+        ),
+        "one of its tasks": (f"/tasks/{run}.join", {}),
+        "that task's attempts": (f"/tasks/{run}.join/attempts", {}),
+    }
+
+
+def _ask(bench: Bench, asked: Asked, requests: int) -> dict[str, dict[str, float]]:
+    """Milliseconds of each; raises httpx's error for an answer that is none."""
+    times: dict[str, list[float]] = {name: [] for name in asked}
+    with httpx.Client(base_url=bench.stack.api_url, timeout=TIMEOUT_SECONDS) as client:
+        for name in asked:
+            for _ in range(WARM_REQUESTS):
+                _time(client, asked[name])
+        for name in _shuffled([*asked] * requests):
+            times[name].append(_time(client, asked[name]))
+    return {name: percentiles(of_one) for name, of_one in times.items()}
+
+
+def _shuffled(names: Sequence[str]) -> list[str]:
+    return random.Random(1).sample(names, len(names))
+
+
+def _time(client: httpx.Client, asked: tuple[str, Mapping[str, Any]]) -> float:
+    path, query = asked
+    began = time.perf_counter()
+    client.get(path, params=query).raise_for_status()
+    return (time.perf_counter() - began) * 1000

@@ -1,0 +1,34 @@
+"""W1: a 10-step workflow, saturated. Runs are started as fast as they can be, and all are waited for."""
+
+import statistics
+
+from benchmarks.bench import Bench, Measurement, byte_rows, cpu_rows
+from benchmarks.session import CHAIN, STEPS, Session
+from benchmarks.table import spread
+
+
+def measure(session: Session) -> None:
+    sizes, bench = session.sizes, session.bench
+    pgbench = session.calibrate()
+    found = [saturate(bench, sizes.runs) for _ in range(sizes.repeat)]
+    title = f"{STEPS}-step workflow, saturated, {sizes.runs} runs x {sizes.repeat}: min / median / max"
+    rows = [("steps/s", spread([one["steps_per_s"] for one in found], 0)), *cpu_rows(found)]
+    batches = ("records per transaction", spread([one["records_per_transaction"] for one in found], 0))
+    session.report.add("W1", title, [*rows, batches, *byte_rows(found)], found, pgbench_c8=pgbench)
+
+
+def saturate(bench: Bench, runs: int) -> Measurement:
+    return bench.measure(STEPS, CHAIN["name"], "burst", str(runs))
+
+
+def summary(session: Session) -> str | None:
+    """The last line of a command that measured W1."""
+    part = session.report.parts.get("W1")
+    if part is None:
+        return None
+    rate = statistics.median(one["steps_per_s"] for one in part["repeats"])
+    cpu = statistics.median(sum(one["cpu_us_per_step"].values()) for one in part["repeats"])
+    pgbench = part["pgbench_c8"]
+    return (
+        f"bench: steps_per_s={rate:.0f} cpu_us_per_step={cpu:.1f} pgbench_c8={pgbench:.0f} ratio={rate / pgbench:.2f}"
+    )
