@@ -32,10 +32,12 @@ _SESSION: Final = """
 """
 _AWAY: Final = ("08", "57P", "53300")
 """SQLSTATEs of a server that cannot be reached, is stopping or starting, or has no connection left."""
-_BUSY: Final = ("40", "53", "55P03", "57014", "25P03", "25006", "HR001")
-"""Of a transaction that another try may get through: conflicts, limits and time-outs, a standby not promoted yet, a
-lost compare-and-set.
-"""
+_FULL: Final = "53100"
+"""Of a server that has no room on its disk: reading goes on, and writing will once somebody makes room."""
+_STANDBY: Final = "25006"
+"""Of a server that follows another one, and takes writes once it is promoted."""
+_BUSY: Final = ("40", "53", "55P03", "57014", "25P03", "HR001")
+"""Of a transaction that another try may get through: conflicts, limits and time-outs, a lost compare-and-set."""
 
 _log = structlog.get_logger("api.database")
 
@@ -84,7 +86,7 @@ class Database:
         """
         async with self.connection() as connection:
             await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
-            await connection.set_read_only(False)
+            await connection.set_read_only(None)  # asking for what is the default would be refused by a standby
             async with connection.transaction():
                 yield connection
 
@@ -115,6 +117,10 @@ class Database:
             return self._note_away(error) if lost else None
         if state.startswith(_AWAY):
             return self._note_away(error)
+        if state == _FULL:
+            return UnavailableError("the disk of the database is full")
+        if state == _STANDBY:
+            return UnavailableError("the database is a standby that takes no writes yet")
         if state.startswith(_BUSY):
             return UnavailableError("the database is busy with conflicting work")
         if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):

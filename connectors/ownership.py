@@ -5,7 +5,9 @@ keeps two relays from publishing at once is the slot, which Postgres lets one co
 turn it is. So the worst that a wrong guess can do is to publish twice, never to lose.
 
 The row also keeps how far everything has been delivered. It is committed before the slot is told, so a slot that stands
-further than its row was advanced by somebody else, or dropped and created again (`connectors.slot`).
+further than its row was advanced by somebody else, or dropped and created again (`connectors.slot`). A position is one
+in the log of a timeline: after a failover the same number means something else, so an owner that renews on another
+timeline than it claimed on has lost its hold, and begins again from what the row says there.
 """
 
 import select
@@ -36,24 +38,26 @@ held.owner <> %(owner)s AND held.renewed_at >= clock_timestamp() - make_interval
 """
 # The test stands twice: first so that a standby locks no row and writes nothing, then under the lock, for two that
 # claim together.
+_TIMELINE: Final[LiteralString] = "('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int"
 _CLAIM: Final[LiteralString] = f"""
-INSERT INTO relay_owner AS held (slot, owner, epoch, renewed_at)
-SELECT %(slot)s, %(owner)s, 1, clock_timestamp()
+INSERT INTO relay_owner AS held (slot, owner, epoch, renewed_at, timeline)
+SELECT %(slot)s, %(owner)s, 1, clock_timestamp(), {_TIMELINE}
 WHERE NOT EXISTS (SELECT FROM relay_owner AS held WHERE held.slot = %(slot)s AND {_IS_ALIVE})
-ON CONFLICT (slot) DO UPDATE SET owner = excluded.owner, epoch = held.epoch + 1, renewed_at = clock_timestamp()
+ON CONFLICT (slot) DO UPDATE SET owner = excluded.owner, epoch = held.epoch + 1, renewed_at = clock_timestamp(),
+  timeline = excluded.timeline
 WHERE NOT ({_IS_ALIVE})
 RETURNING epoch, coalesce(acked_lsn, '0/0'::pg_lsn) - '0/0'::pg_lsn
 """  # noqa: S608 - made of constants only
-_RENEW: Final[LiteralString] = """
+_RENEW: Final[LiteralString] = f"""
 UPDATE relay_owner SET renewed_at = clock_timestamp(), acked_lsn = greatest(acked_lsn, %(position)s::pg_lsn)
-WHERE slot = %(slot)s AND owner = %(owner)s AND epoch = %(epoch)s
+WHERE slot = %(slot)s AND owner = %(owner)s AND epoch = %(epoch)s AND timeline = {_TIMELINE}
 RETURNING pg_current_wal_lsn() - coalesce(
   (SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %(slot)s), acked_lsn)
-"""
-_RELEASE: Final[LiteralString] = """
+"""  # noqa: S608 - made of constants only
+_RELEASE: Final[LiteralString] = f"""
 UPDATE relay_owner SET renewed_at = to_timestamp(0), acked_lsn = greatest(acked_lsn, %(position)s::pg_lsn)
-WHERE slot = %(slot)s AND owner = %(owner)s AND epoch = %(epoch)s
-"""
+WHERE slot = %(slot)s AND owner = %(owner)s AND epoch = %(epoch)s AND timeline = {_TIMELINE}
+"""  # noqa: S608 - made of constants only
 
 _log = structlog.get_logger(__name__)
 
@@ -165,7 +169,7 @@ class Ownership:
         began, position = time.monotonic(), self.delivered
         found = self._connect().execute(_RENEW, self._row | {"position": format_lsn(position)}).fetchone()
         if found is None:
-            _log.warning("ownership lost to another relay", slot=self.slot, epoch=self.epoch)
+            _log.warning("ownership lost: to another relay, or by a failover", slot=self.slot, epoch=self.epoch)
             self._held_until = 0.0
             return
         self.recorded, self._held_until, self.is_connected = position, began + self._lease, True

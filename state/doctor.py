@@ -44,6 +44,8 @@ PASS_SECONDS_MAX: Final = 60.0
 """Every sweep passes within seconds."""
 SLOW_PASS_SECONDS_MAX: Final = 900.0
 SLOW_SWEEPS: Final = frozenset({"retention"})
+FAILOVER_SECONDS: Final = 7 * 86_400.0
+"""So long a failover that lost something counts as wrong: nobody should miss it, and nothing can undo it."""
 EXAMPLES_MAX: Final = 3
 _SETTINGS: Final = """
     SELECT set_config('statement_timeout', %s, true), set_config('jit', 'off', true),
@@ -175,6 +177,20 @@ class _Examination:
         hint = "a relay that works makes a lost slot anew; what lags for long has no relay, or a Kafka that is away"
         return Check("slot", not faults, "; ".join(details) or "none yet", faults, hint)
 
+    async def timeline(self) -> Check:
+        """Whether the database went back in time: records that Kafka has of what it does not know prove it."""
+        failovers = await self.rows("list_failovers", seconds=FAILOVER_SECONDS)
+        lost = sum(records for *_, records in failovers)
+        details = [
+            f"timeline {number} since {noted_at:%Y-%m-%d %H:%M:%S%z}, with what was committed until "
+            f"{'nobody knows when' if until is None else f'{until:%Y-%m-%d %H:%M:%S.%f%z}'}"
+            for number, noted_at, until, _ in failovers
+        ]
+        if lost:
+            details.insert(0, f"the database went back in time: {lost} records tell of what it does not have")
+        hint = "what was accepted in between may be lost, and can be started again with its key: see docs/operations.md"
+        return Check("timeline", not lost, "; ".join(details) or "no failover within a week", lost, hint)
+
     async def sessions(self) -> Check:
         live, expired = await self.row("count_sessions", seconds=LATE_SECONDS)
         detail = f"{live} live, {expired} expired and not swept"
@@ -269,7 +285,8 @@ class _Examination:
 
     def checks(self) -> list[Callable[[], Awaitable[Check]]]:
         return [
-            self.server, self.schema, self.clock, self.relay, self.slot, self.sessions, self.timers, self.requests,
+            self.server, self.schema, self.clock, self.timeline, self.relay, self.slot, self.sessions, self.timers,
+            self.requests,
         ]  # fmt: skip
 
     def later_checks(self) -> list[Callable[[], Awaitable[Check]]]:

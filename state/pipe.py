@@ -15,6 +15,7 @@ from psycopg import pq
 from headrace.errors import UnavailableError
 from state.binary import TYPES
 from state.sql import Statement
+from state.timeline import Timeline, read_timeline
 
 Call = tuple[str, Sequence[bytes]]
 """(statement, its parameters in binary)"""
@@ -48,9 +49,11 @@ class Refused(Exception):
 
 class Pipe:
     def __init__(self, dsn: str, statements: Iterable[Statement]) -> None:
-        """Connect and prepare. Raises UnavailableError when Postgres is away."""
+        """Connect and prepare. Raises UnavailableError when Postgres is away, or is a standby."""
         try:
             self._connection = psycopg.connect(dsn, autocommit=True, options=OPTIONS, connect_timeout=5)
+            self.timeline: Timeline = read_timeline(self._connection)
+            """What this connection writes to, for as long as it lasts."""
         except psycopg.OperationalError as e:
             raise UnavailableError(f"Postgres: {e}".strip()) from e
         self._pg = self._connection.pgconn

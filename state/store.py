@@ -82,10 +82,13 @@ class StoredRun(RunState):
         row_version: int = 0,
         attention: bool = False,
         tasks: dict[int, TaskState] | None = None,
+        token_floor: int = 0,
         namespace: str = "default",
         traceparent: str | None = None,
     ) -> None:
-        super().__init__(key, plan, input, row_version=row_version, attention=attention, tasks=tasks)
+        super().__init__(
+            key, plan, input, row_version=row_version, attention=attention, tasks=tasks, token_floor=token_floor
+        )
         self.run_id = bytes.fromhex(key.decode().replace("-", ""))
         self.namespace, self.traceparent = namespace, traceparent
         self.base = -1
@@ -352,8 +355,9 @@ class Rows:
         fits."""
         for index in run.touched:
             task = run.task(index)
-            if task.status is TaskStatus.QUEUED and task.token == 1 and not task.attempt and task.input is None:
-                self.add("hand_out_tasks", run.run_id, index)
+            is_first = task.token == run.token_floor + 1 and not task.attempt and not task.vanished
+            if task.status is TaskStatus.QUEUED and is_first and task.input is None:
+                self.add("hand_out_tasks", run.run_id, index, task.token)
             elif task.status is TaskStatus.COMPLETED and _answered(run, index):
                 self.add("complete_tasks", run.run_id, index, task.attempt, task.token)
             else:
@@ -370,7 +374,7 @@ class Rows:
         error = None if task.error is None else encode(task.error)
         self.add(
             "save_tasks", run.run_id, index, task.status, task.attempt, task.token, task.retries_from, holder,
-            task.lookups, task.due_at, task.input, output, error,
+            task.lookups, task.vanished, task.due_at, task.input, output, error,
         )  # fmt: skip
 
     def _publish(self) -> None:

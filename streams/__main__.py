@@ -10,6 +10,8 @@ import gc
 import logging
 import os
 import time
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 from uuid import uuid4
 
@@ -18,8 +20,10 @@ import uvloop
 from prometheus_client import CollectorRegistry, start_http_server
 
 from headrace.errors import UnavailableError
+from state.pipe import Pipe
 from state.plans import Plans
 from state.store import Store
+from state.timeline import FIRST, Timeline
 from streams.batch import Body
 from streams.clock import DatabaseClock
 from streams.database import Database
@@ -61,7 +65,8 @@ def wait_for_topics(settings: StreamsSettings, topics: Topics) -> None:
             time.sleep(0.5)
 
 
-async def serve(settings: StreamsSettings) -> None:
+async def serve(settings: StreamsSettings, *, fails_over: bool = False) -> None:
+    """fails_over: whether the database may be another one after a connection was lost; no real one never is."""
     store, plans, metrics = Store(settings), Plans(), Metrics(registry := CollectorRegistry())
     if settings.metrics_port is not None:
         start_http_server(settings.metrics_port, addr="127.0.0.1", registry=registry)
@@ -70,8 +75,11 @@ async def serve(settings: StreamsSettings) -> None:
     database = Database(settings.postgres)
     owner = f"{os.uname().nodename}/{os.getpid()}/{uuid4().hex[:8]}"
     ownership, clock = Ownership(database, owner), DatabaseClock(database)
-    sweeps = Sweeps(store, plans, topics, metrics)
-    runs = RunAgent(store, ownership, database, RunCache(database, plans), clock, metrics, sweeps.expect_timer)
+    sweeps = Sweeps(store, plans, topics, metrics, fails_over=fails_over)
+    timeline_of: Callable[[Pipe], Timeline] = attrgetter("timeline") if fails_over else lambda _: FIRST
+    runs = RunAgent(
+        store, ownership, database, RunCache(database, plans), clock, metrics, sweeps.expect_timer, timeline_of
+    )
     triggers = TriggerAgent(store, ownership, database, plans, clock, metrics)
     agents: dict[str, Body] = {
         settings.events_topic: runs,
@@ -107,7 +115,7 @@ def main() -> None:
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
     uvloop.install()
-    asyncio.run(serve(settings))
+    asyncio.run(serve(settings, fails_over=True))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from state.pipe import OPTIONS, Overtaken
 _AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 _NOT_AWAY: Final = (psycopg.errors.ProgramLimitExceeded, psycopg.errors.StatementTooComplex)
 """Postgres is there, and will never take this value."""
+_STANDBY: Final = psycopg.errors.ReadOnlySqlTransaction
+"""A server that was not promoted yet: the connection must go, since it may be another's by the time it is."""
 
 
 class Database:
@@ -33,7 +35,7 @@ class Database:
         except psycopg.Error as e:
             if e.sqlstate == "HR001" or isinstance(e, psycopg.errors.DeadlockDetected):
                 raise Overtaken(str(e)) from e
-            if isinstance(e, _AWAY) and not isinstance(e, _NOT_AWAY):
+            if isinstance(e, (*_AWAY, _STANDBY)) and not isinstance(e, _NOT_AWAY):
                 self.close()
                 raise UnavailableError(f"Postgres: {e}".strip()) from e
             raise

@@ -25,6 +25,9 @@ class Metrics:
         self.buried = counter("task_dead_letters", "Tasks set aside: no try was left.")
         self.stale = counter("events_stale", "Events that changed nothing: late, repeated, or of a run that is over.")
         self.forged = counter("events_forged", "Events whose nonce was wrong.")
+        self.lost_future = counter(
+            "lost_future_records", "Records that tell of what the database lost when it failed over."
+        )
         self.set_aside = counter("records_set_aside", "Records that could not be read or handled.")
         self.overtaken = counter(
             "batches_overtaken", "Batches that met another writer and were decided again (fenced writes)."

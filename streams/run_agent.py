@@ -41,6 +41,7 @@ from headrace.payload import check
 from state.pipe import Overtaken, Pipe, Refused
 from state.sql import load
 from state.store import Rows, Store, StoredRun
+from state.timeline import FIRST, Timeline
 from streams.batch import Batch
 from streams.clock import DatabaseClock
 from streams.database import Database
@@ -59,12 +60,20 @@ ABSENT_SECONDS: Final = 60.0
 """How long a key that was not found within all those looks is taken to be nobody's, without looking again."""
 SESSION_CHARS: Final = 32
 """A UUID in hex, without dashes."""
+CLOCK_SECONDS: Final = 5.0
+"""How far the clock by which a run got its id may be from the database's."""
+TOLD_MAX: Final = 5
+"""Runs that one line of the log names."""
 INSTANT_MAX: Final = 2**53
 """Microseconds since 1970: some year in the third millennium."""
 _ESCAPED_NUL: Final = b"\\u0000"
 TRACE_CHARS_MAX: Final = 8_000
 RETRY_SECONDS: Final = 0.05
 RETRY_SECONDS_MAX: Final = 2.0
+
+
+OfHandOut = Started | Succeeded | Failed | Returned | Lost | Due
+"""What names the hand-out it is about, and so needs its nonce."""
 
 
 class Told(NamedTuple):
@@ -99,9 +108,13 @@ class RunAgent:
         clock: DatabaseClock,
         metrics: Metrics,
         on_timer: Callable[[int], None] = lambda due_at: None,
+        timeline_of: Callable[[Pipe], Timeline] = lambda pipe: FIRST,
     ) -> None:
+        """timeline_of: what a connection writes to; by default of a database that is never another one."""
         self._store, self._ownership, self._database = store, ownership, database
         self._cache, self._clock, self._metrics, self._on_timer = cache, clock, metrics, on_timer
+        self._timeline_of = timeline_of
+        self._timeline = FIRST
         self._pipe: Pipe | None = None
         self._absent: dict[bytes, float] = {}
         self._epochs: dict[tuple[str, int], int] = {}
@@ -146,29 +159,45 @@ class RunAgent:
         """Fold records and commit them with their offsets. substitute: store results as FAILED(BAD_RESULT), for this
         reason."""
         self._trust(moves)
+        pipe = self._connect()
         rows = Rows(self._store)
         self._ownership.fence(rows, moves)
         told = self._decode(records, rows)
         await self._load({key for _, key, _ in told})
         requests = await self._requests(told)
         at = self._clock.now()
-        ended = []
+        ended, lost = [], list[Told]()
         for one in told:
             run = self._cache.get(one.key)
-            if run is None:
+            if self._timeline.epoch and self._is_of_lost_future(one, run):
+                self._refuse_lost_future(one, rows)
+                lost.append(one)
+            elif run is None:
                 self._leave(one, rows)
             elif self._fold(run, one, requests, at, rows, substitute) and run.status in RUN_TERMINAL:
                 ended.append(one.key)
-        if self._pipe is None:
-            self._pipe = Pipe(self._store.settings.postgres, self._store.statements())
-        self._pipe.run(rows.calls())
+        if lost:
+            rows.add("count_lost_records", self._timeline.epoch, len(lost))
+        pipe.run(rows.calls())
         self._ownership.moved(moves)
+        if lost:
+            self._report_lost_future(lost)
         if rows.soonest is not None:
             self._on_timer(rows.soonest)
         for key in ended:
             self._cache.drop(key)
         self._cache.trim()
         self._metrics.batch(len(records))
+
+    def _connect(self) -> Pipe:
+        """The connection, with what is known of its timeline before anything is decided for it. A run in memory has the
+        floor of the timeline it was loaded under."""
+        if self._pipe is None:
+            self._pipe = Pipe(self._store.settings.postgres, self._store.statements())
+            self._timeline = self._timeline_of(self._pipe)
+            self._cache.clear()
+            self._cache.token_floor = self._timeline.token_floor
+        return self._pipe
 
     def _trust(self, moves: list[Move]) -> None:
         """A run in memory is as good as the ownership it was loaded under: another process may have moved it since. An
@@ -257,11 +286,39 @@ class RunAgent:
         if unreadable is not None and isinstance(told.event, Started | Succeeded | Failed | Returned):
             self._bury(rows, told.record, unreadable.run_id.bytes, unreadable.error.message)
 
-    def _is_forged(self, run: StoredRun, event: Event) -> bool:
-        """Whether it lacks the nonce of the hand-out it names. A request needs none: it is read from Postgres."""
+    def _is_of_lost_future(self, told: Told, run: StoredRun | None) -> bool:
+        """Whether an engine handed out what it tells of, and this database does not know that: it went back in time."""
+        event = told.event
         if isinstance(event, Requested):
             return False
-        return event.nonce != make_nonce(self._store.secret, run.key, event.task, event.token)
+        if run is not None:
+            is_unknown = event.token > run.task(event.task).token
+        else:
+            is_unknown = _is_uuid(told.key) and _made_at(told.key) < self._timeline.noted_at + CLOCK_SECONDS
+        return is_unknown and not self._lacks_nonce(told.key, event)
+
+    def _refuse_lost_future(self, told: Told, rows: Rows) -> None:
+        """Nothing of it counts. Whoever claims waits for an answer; others are told to stop by a sweep."""
+        event = told.event
+        if isinstance(event, Started) and event.claim:
+            rows.control(told.key, Abort(told.key.decode(), event.task, event.token, "stale"))
+
+    def _report_lost_future(self, lost: list[Told]) -> None:
+        self._metrics.lost_future.inc(len(lost))
+        runs = sorted({one.key.decode() for one in lost})
+        log.warning(
+            "the database went back in time: records tell of what it does not have",
+            records=len(lost),
+            runs=len(runs),
+            such_as=runs[:TOLD_MAX],
+        )
+
+    def _is_forged(self, run: StoredRun, event: Event) -> bool:
+        """Whether it lacks the nonce of the hand-out it names. A request needs none: it is read from Postgres."""
+        return not isinstance(event, Requested) and self._lacks_nonce(run.key, event)
+
+    def _lacks_nonce(self, key: bytes, event: OfHandOut) -> bool:
+        return event.nonce != make_nonce(self._store.secret, key, event.task, event.token)
 
     def _event(
         self, run: StoredRun, told: Told, requests: dict[str, Request], rows: Rows, substitute: str | None
@@ -338,8 +395,7 @@ class RunAgent:
             rows = Rows(self._store)
             self._ownership.fence(rows, [move])
             self._bury(rows, record, None, f"Postgres refused it: {why}"[:2000])
-            self._pipe = self._pipe or Pipe(self._store.settings.postgres, self._store.statements())
-            self._pipe.run(rows.calls())
+            self._connect().run(rows.calls())
             self._ownership.moved([move])
 
     def close(self) -> None:
@@ -396,6 +452,11 @@ def _without_nul(event: Event) -> Event:
         case _:
             pass
     return event
+
+
+def _made_at(key: bytes) -> float:
+    """Seconds since 1970 by the clock of whoever made this UUIDv7."""
+    return int(key[:8] + key[9:13], 16) / 1000
 
 
 def _is_uuid(key: bytes) -> bool:

@@ -40,6 +40,8 @@ class RunCache:
         self._runs: OrderedDict[bytes, StoredRun] = OrderedDict()
         self._tasks = 0
         self._unreadable: dict[bytes, Unreadable] = {}
+        self.token_floor = 0
+        """Of the runs that are loaded from here on."""
 
     def get(self, key: bytes) -> StoredRun | None:
         return self._runs.get(key)
@@ -98,6 +100,7 @@ class RunCache:
             row_version=row_version,
             attention=attention,
             tasks=tasks,
+            token_floor=self.token_floor,
             namespace=namespace,
             traceparent=traceparent,
         )
@@ -106,7 +109,8 @@ class RunCache:
 
 def _task(
     status: str, attempt: int, token: int, retries_from: int, due_at: datetime | None, input: str | None, output: str |
-    None, error: str | None, session_id: UUID | None, lookups: int
+    None, error: str | None, session_id: UUID | None, lookups: int,
+    vanished: int = 0,
 ) -> TaskState:  # fmt: skip
     return TaskState(
         TaskStatus(status),
@@ -119,4 +123,5 @@ def _task(
         None if error is None else _decode_error(error),
         "" if session_id is None else session_id.hex,
         lookups,
+        vanished,
     )

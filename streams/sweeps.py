@@ -20,12 +20,13 @@ import structlog
 from uuid_utils import uuid7
 
 from headrace.errors import UnavailableError
-from headrace.messages import Due, Event, Lost, Requested, Tick, encode, make_nonce
+from headrace.messages import Abort, Due, Event, Lost, Requested, Tick, encode, make_nonce
 from state.counters import add_counters
 from state.outbox import Record, emit
 from state.plans import Plans
 from state.sql import load
 from state.store import Store
+from state.timeline import find_timeline
 from streams.bulk_replay import BulkReplay
 from streams.clock import Steps
 from streams.metrics import Metrics
@@ -44,12 +45,21 @@ TIMER_SECONDS: Final = 0.25
 """Longest sleep of the timer sweep; a timer set in this process or due within two seconds wakes it on time."""
 OPTIONS: Final = "-c statement_timeout=30s -c lock_timeout=3s -c idle_in_transaction_session_timeout=10s -c jit=off"
 
+AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
+"""The last one is said by a standby that was not promoted yet."""
 Connection = psycopg.AsyncConnection[Any]
+Stray = tuple[UUID, int, int]
+"""Run, task, token."""
 Sweep = Callable[[Connection], Awaitable[int]]
 
 
 class Sweeps:
-    def __init__(self, store: Store, plans: Plans, topics: Topics, metrics: Metrics) -> None:
+    def __init__(
+        self, store: Store, plans: Plans, topics: Topics, metrics: Metrics, *, fails_over: bool = False
+    ) -> None:
+        """fails_over: whether the database may become another one."""
+        self._fails_over = fails_over
+        self._strays: set[Stray] = set()
         self._store, self._plans, self._topics, self._metrics = store, plans, topics, metrics
         self._lease = store.settings.lease_seconds
         self._received = Received(timedelta(seconds=self._lease))
@@ -62,7 +72,9 @@ class Sweeps:
         """The loops, to run beside the agents."""
         beat = max(0.1, self._lease / 10)
         bulk = BulkReplay(self._store, self._topics)
+        follow = [lambda: self._run("strays", self._stop_strays, _pause(beat))] if self._fails_over else []
         return [
+            *follow,
             lambda: self._run("timers", self._timers, self._until_timer),
             lambda: self._run("ticks", self._ticks, _pause(beat)),
             lambda: self._run("sessions", self._sessions, _pause(beat)),
@@ -97,7 +109,7 @@ class Sweeps:
                             log.info("sweep goes on", sweep=name)
                             away = False
                         await wait(connection)
-            except (psycopg.OperationalError, psycopg.InterfaceError, UnavailableError) as e:
+            except (*AWAY, UnavailableError) as e:
                 if not away:
                     log.warning("sweep waits", sweep=name, why=str(e).strip())
                 away = True
@@ -276,6 +288,27 @@ class Sweeps:
         if events:
             log.info("tasks lost", count=len(events), reason=reason)
         return await self._say(connection, events)
+
+    async def _stop_strays(self, connection: Connection) -> int:
+        """Tell workers to stop what this database never handed out to them: another one did, which it succeeded.
+
+        Only what is found twice, a beat apart: a command can be listed before its own transaction is visible. Said
+        again until its worker lists it no more.
+        """
+        if not (await find_timeline(connection)).epoch:
+            return 0
+        found: set[Stray] = set(await (await _run(connection, "find_strays", (FOUND_MAX,))).fetchall())
+        stopped, self._strays = found & self._strays, found
+        if not stopped:
+            return 0
+        log.warning("workers are told to stop what this database did not hand out", count=len(stopped))
+        topic, records = self._store.settings.control_topic, list[Record]()
+        for run_id, task, token in stopped:
+            key = str(run_id)
+            records.append(Record(topic, key.encode(), encode(Abort(key, task, token, "stale"))))
+        async with connection.transaction():
+            await emit(connection, records, self._store.mode)
+        return len(stopped)
 
     async def _requests(self, connection: Connection) -> int:
         async with connection.transaction():

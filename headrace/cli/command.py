@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from enum import IntEnum
-from typing import Annotated, Any, Final, NoReturn, TypeVar
+from typing import Annotated, Any, Final, NoReturn, TypeVar, get_type_hints
 
 import typer
 
@@ -79,7 +79,8 @@ def command(name: str, *, epilog: str = "", panel: str | None = None) -> Callabl
     """Register a function as a command.
 
     Each gets `--json`. A parameter `terminal: Terminal` is where to print; `api: Api` is a connection to the API and
-    adds `--api` and `--token`. All others are the command's own.
+    adds `--api` and `--token`. One whose type is a NamedTuple stands for an option for each of its fields, so that
+    several commands can have the same. All others are the command's own.
     """
 
     def register(function: F) -> F:
@@ -92,6 +93,7 @@ def command(name: str, *, epilog: str = "", panel: str | None = None) -> Callabl
 def _guarded(function: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(function, eval_str=True)
     wants_api, wants_terminal = "api" in signature.parameters, "terminal" in signature.parameters
+    bundles = {each.name: each.annotation for each in signature.parameters.values() if _is_bundle(each.annotation)}
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
@@ -99,12 +101,15 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
         url, token = given.pop("api_url", None), given.pop("token", None)
         if wants_terminal:
             given["terminal"] = terminal
+        for name, bundle in bundles.items():
+            given[name] = bundle(**{field: given.pop(field) for field in bundle._fields})
         with _exit_codes(terminal), ExitStack() as parts:
             if wants_api:
                 given["api"] = parts.enter_context(connect(url, token))
             function(**given)
 
-    kept = [each for each in signature.parameters.values() if each.name not in ("api", "terminal")]
+    own = [each for each in signature.parameters.values() if each.name not in ("api", "terminal")]
+    kept = [option for each in own for option in (_unbundled(bundles[each.name]) if each.name in bundles else [each])]
     added = [_option("as_json", _JSON, False)]
     added += [_option("api_url", _API, None), _option("token", _TOKEN, None)] if wants_api else []
     # Typer reads the signature. Keyword-only, so that one with a default may stand before one without.
@@ -112,6 +117,15 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
+
+
+def _is_bundle(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, tuple) and hasattr(annotation, "_fields")
+
+
+def _unbundled(bundle: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(bundle, include_extras=True)
+    return [_option(field, hints[field], bundle._field_defaults[field]) for field in bundle._fields]
 
 
 def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:

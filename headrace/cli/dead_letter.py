@@ -4,7 +4,7 @@ import json
 from base64 import b64encode
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Group, RenderableType
@@ -20,18 +20,23 @@ from headrace.cli.value import read_json, reason
 Id = Annotated[
     str | None, typer.Argument(metavar="[ID]", help="a dead letter, as `headrace dead-letters` lists it; or a filter")
 ]
-Kind = Annotated[str | None, typer.Option(help="task or record")]
-Run = Annotated[str | None, typer.Option(help="of this run only")]
-Workflow = Annotated[str | None, typer.Option("--workflow", "-w", help="of this workflow only")]
-Version = Annotated[int | None, typer.Option(help="of this version only")]
-Task = Annotated[str | None, typer.Option("--task", "-t", help="of tasks of this name only")]
-Topic = Annotated[str | None, typer.Option(help="of records of this topic only")]
-Fingerprint = Annotated[str | None, typer.Option("--fingerprint", "-f", help="of this group only")]
-Code = Annotated[str | None, typer.Option(help="with this error code only")]
-Matching = Annotated[str | None, typer.Option("--text", help="with this in the reason or message only")]
-Since = Annotated[str | None, typer.Option(help="set aside since: an instant, or an age such as 2h")]
-Until = Annotated[str | None, typer.Option(help="set aside before: an instant, or an age such as 2h")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="only say which ones")]
+
+
+class Filter(NamedTuple):
+    """Which dead letters: what each of the three commands takes."""
+
+    kind: Annotated[str | None, typer.Option(help="task or record")] = None
+    run: Annotated[str | None, typer.Option(help="of this run only")] = None
+    workflow: Annotated[str | None, typer.Option("--workflow", "-w", help="of this workflow only")] = None
+    version: Annotated[int | None, typer.Option(help="of this version only")] = None
+    task: Annotated[str | None, typer.Option("--task", "-t", help="of tasks of this name only")] = None
+    topic: Annotated[str | None, typer.Option(help="of records of this topic only")] = None
+    fingerprint: Annotated[str | None, typer.Option("--fingerprint", "-f", help="of this group only")] = None
+    code: Annotated[str | None, typer.Option(help="with this error code only")] = None
+    text: Annotated[str | None, typer.Option("--text", help="with this in the reason or message only")] = None
+    since: Annotated[str | None, typer.Option(help="set aside since: an instant, or an age such as 2h")] = None
+    until: Annotated[str | None, typer.Option(help="set aside before: an instant, or an age such as 2h")] = None
 
 
 @command(
@@ -42,21 +47,11 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="only say which ones")]
 def list_dead_letters(
     terminal: Terminal,
     api: Api,
+    which: Filter,
     dead_letter: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="show this one with all its context")
     ] = None,
     status: Annotated[str, typer.Option(help="parked, replayed or discarded")] = "parked",
-    kind: Kind = None,
-    run: Run = None,
-    workflow: Workflow = None,
-    version: Version = None,
-    task: Task = None,
-    topic: Topic = None,
-    fingerprint: Fingerprint = None,
-    code: Code = None,
-    text: Matching = None,
-    since: Since = None,
-    until: Until = None,
     group: Annotated[bool, typer.Option("--group", "-g", help="count them by cause")] = False,
     replays: Annotated[bool, typer.Option("--replays", help="list the replays of many instead")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="how many at most")] = 50,
@@ -69,7 +64,7 @@ def list_dead_letters(
     if replays:
         _list(terminal, api.page("/dead-letters/replays", limit=limit), _draw_replays, "nothing was replayed by filter")
         return
-    wanted = _filter(api, kind, run, workflow, version, task, topic, fingerprint, code, text, since, until)
+    wanted = _ask(api, which)
     none = "nothing is set aside" if status == "parked" else f"no dead letter is {status}"
     if group:
         _list(terminal, api.page("/dead-letters/groups", limit=limit, status=status, **wanted), _draw_groups, none)
@@ -89,20 +84,10 @@ def list_dead_letters(
 def replay(
     terminal: Terminal,
     api: Api,
+    which: Filter,
     dead_letter: Id = None,
     input: Annotated[str | None, typer.Option("--input", "-i", help="a repaired input: JSON, @file, or -")] = None,
     content: Annotated[Path | None, typer.Option("--bytes", help="a file, in place of a record's bytes")] = None,
-    kind: Kind = None,
-    run: Run = None,
-    workflow: Workflow = None,
-    version: Version = None,
-    task: Task = None,
-    topic: Topic = None,
-    fingerprint: Fingerprint = None,
-    code: Code = None,
-    text: Matching = None,
-    since: Since = None,
-    until: Until = None,
     rate: Annotated[float, typer.Option(help="of many: how many a second")] = 10.0,
     dry_run: DryRun = False,
     progress: Annotated[str | None, typer.Option(metavar="REPLAY", help="how far a replay of many has come")] = None,
@@ -114,7 +99,7 @@ def replay(
         bulk = api.post(f"{path}/stop") if stop else api.get(path)
         terminal.show(bulk, lambda: _draw_replay(bulk))
         return
-    wanted = _filter(api, kind, run, workflow, version, task, topic, fingerprint, code, text, since, until)
+    wanted = _ask(api, which)
     _check_target(dead_letter, wanted)
     if dead_letter:
         answer = api.post(f"/dead-letters/{dead_letter}/replay", _repaired(input, content))
@@ -134,23 +119,13 @@ def replay(
 def discard(
     terminal: Terminal,
     api: Api,
+    which: Filter,
     reason: Annotated[str, typer.Option(help="why; kept with it")],
     dead_letter: Id = None,
-    kind: Kind = None,
-    run: Run = None,
-    workflow: Workflow = None,
-    version: Version = None,
-    task: Task = None,
-    topic: Topic = None,
-    fingerprint: Fingerprint = None,
-    code: Code = None,
-    text: Matching = None,
-    since: Since = None,
-    until: Until = None,
     dry_run: DryRun = False,
 ) -> None:
     """Close one, or all that match a filter, without trying again."""
-    wanted = _filter(api, kind, run, workflow, version, task, topic, fingerprint, code, text, since, until)
+    wanted = _ask(api, which)
     _check_target(dead_letter, wanted)
     if dead_letter:
         answer = api.post(f"/dead-letters/{dead_letter}/discard", {"reason": reason})
@@ -161,34 +136,11 @@ def discard(
 
 
 # == what was asked ====================================================================================================
-def _filter(
-    api: Api,
-    kind: str | None,
-    run: str | None,
-    workflow: str | None,
-    version: int | None,
-    task: str | None,
-    topic: str | None,
-    fingerprint: str | None,
-    code: str | None,
-    text: str | None,
-    since: str | None,
-    until: str | None,
-) -> Document:
+def _ask(api: Api, which: Filter) -> Document:
     """The filter as the API takes it. Raises typer.BadParameter."""
-    return {
-        "kind": kind,
-        "run_id": find_run(api, run) if run else None,
-        "workflow": workflow,
-        "version": version,
-        "task": task,
-        "topic": topic,
-        "fingerprint": fingerprint,
-        "code": code,
-        "text": text,
-        "since": _instant(since),
-        "until": _instant(until),
-    }
+    run_id = find_run(api, which.run) if which.run else None
+    asked = which._asdict() | {"run_id": run_id, "since": _instant(which.since), "until": _instant(which.until)}
+    return {name: value for name, value in asked.items() if name != "run"}
 
 
 def _instant(text: str | None) -> str | None:

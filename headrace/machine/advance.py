@@ -30,9 +30,9 @@ from headrace.machine.status import RUN_TERMINAL, TERMINAL, TaskStatus, derive_s
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 HANDOUTS_LOST_MAX: Final = 50
-"""Hand-outs of one task that vanish before a body began until it is a dead letter; a replay gives it as many again.
-A body that kills its worker at once would otherwise go round for ever; rolling restarts that hand waiting work back
-stay far below it."""
+"""Hand-outs of one task that vanish in a row before a body began until it is a dead letter; a replay gives it as many
+again. A body that kills its worker at once would otherwise go round for ever; rolling restarts that hand waiting work
+back stay far below it. Of a lookup likewise, until a person is asked."""
 TIMEOUT_GRACE: Final = 5_000_000
 """Microseconds. The worker enforces a task's time-out; this much later the engine does, for a worker that cannot."""
 RETRY_AFTER_MAX: Final = 366 * 86_400
@@ -167,8 +167,7 @@ def _returned(plan: Plan, run: RunState, event: Returned, at: int) -> Transition
         return None
     draft, ended = Transition(run), list[int]()
     if task.lookups:
-        _clear_timer(draft, event.task, task)
-        _look_up(plan, run, draft, event.task, task, task.lookups)
+        _look_up_again(plan, run, draft, event.task, task)
     elif event.begun or task.status is _RUNNING:
         task = _begun(task)
         draft.actions.append(EndAttempt(event.task, task.attempt, task.token, "returned"))
@@ -189,8 +188,7 @@ def _lost(plan: Plan, run: RunState, event: Lost, at: int) -> Transition | None:
         return None
     draft, ended = Transition(run), list[int]()
     if task.lookups:
-        _clear_timer(draft, event.task, task)
-        _look_up(plan, run, draft, event.task, task, task.lookups)
+        _look_up_again(plan, run, draft, event.task, task)
     elif task.status is _QUEUED and not event.begun:  # no body began, as far as anybody knows: no attempt
         _hand_out_again(plan, run, draft, event.task, task, ended)
     else:
@@ -330,7 +328,9 @@ def _begun(task: TaskState) -> TaskState:
     """The task as it is once its body began: a short body sends only its result, so that counts the attempt."""
     if task.status is _RUNNING:
         return task
-    return msgspec.structs.replace(task, status=_RUNNING, attempt=task.attempt + (0 if task.lookups else 1))
+    if task.lookups:
+        return msgspec.structs.replace(task, status=_RUNNING)
+    return msgspec.structs.replace(task, status=_RUNNING, attempt=task.attempt + 1, vanished=0)
 
 
 def _at_rest(task: TaskState, status: TaskStatus, error: Error, due_at: int | None = None) -> TaskState:
@@ -372,7 +372,7 @@ def _ready(plan: Plan, run: RunState, draft: Transition, index: int, ended: list
 
 
 def _ask(run: RunState, draft: Transition, index: int, task: TaskState) -> None:
-    token = task.token + 1
+    token = run.next_token(task)
     _put(run, draft, index, msgspec.structs.replace(task, status=_WAITING, token=token))
     draft.actions.append(Ask(index, token))
 
@@ -383,13 +383,14 @@ def _hand_out(plan: Plan, run: RunState, draft: Transition, index: int, task: Ta
     An input that cannot be rendered fails the task instead. The token is used up all the same, so that every dead
     letter of a task has its own, and the event that led here is stale when it comes again.
     """
-    token = task.token + 1
+    token = run.next_token(task)
     try:
         given = _render(plan, run, draft, index, task)
     except PayloadError as e:
         unsent = msgspec.structs.replace(task, token=token)
         return _bury(run, draft, index, unsent, Error(e.reason, e.message, retryable=False), ended)
-    _put(run, draft, index, TaskState(_QUEUED, task.attempt, token, None, task.retries_from, input=task.input))
+    queued = TaskState(_QUEUED, task.attempt, token, None, task.retries_from, input=task.input, vanished=task.vanished)
+    _put(run, draft, index, queued)
     draft.actions.append(Dispatch(index, task.attempt + 1, token, given))
 
 
@@ -405,10 +406,10 @@ def _hand_out_again(
     plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]
 ) -> None:
     """After a hand-out that vanished before its body began."""
-    vanished = task.token - task.attempt
-    if vanished % HANDOUTS_LOST_MAX == 0:
+    vanished = task.vanished + 1
+    if vanished >= HANDOUTS_LOST_MAX:
         return _bury(run, draft, index, task, NEVER_BEGAN, ended)
-    _hand_out(plan, run, draft, index, task, ended)
+    _hand_out(plan, run, draft, index, msgspec.structs.replace(task, vanished=vanished), ended)
 
 
 def _lose_attempt(
@@ -473,16 +474,26 @@ def _doubt(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskS
 
 def _look_up(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, number: int) -> None:
     """Hand the task's lookup out, with the input that its body had. It is no attempt, and has a token of its own."""
-    token, error = task.token + 1, task.error or LOST
-    if (token - task.attempt) % HANDOUTS_LOST_MAX == 0:
-        return _park(run, draft, index, task, error, "; its lookup never begins")
+    token, error = run.next_token(task), task.error or LOST
     try:
         given = _render(plan, run, draft, index, task)
     except PayloadError as e:
         return _park(run, draft, index, task, error, f"; its lookup has no input: {e.message}")
-    queued = TaskState(_QUEUED, task.attempt, token, None, task.retries_from, task.input, error=error, lookups=number)
+    queued = TaskState(
+        _QUEUED, task.attempt, token, None, task.retries_from, task.input, error=error, lookups=number,
+        vanished=task.vanished,
+    )  # fmt: skip
     _put(run, draft, index, queued)
     draft.actions.append(Dispatch(index, task.attempt, token, given, lookup=True))
+
+
+def _look_up_again(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState) -> None:
+    """After a lookup that nobody answered: it may not have begun, and a sweep cannot tell."""
+    _clear_timer(draft, index, task)
+    vanished = task.vanished + 1
+    if vanished >= HANDOUTS_LOST_MAX:
+        return _park(run, draft, index, task, task.error or LOST, "; nobody answers its lookup")
+    _look_up(plan, run, draft, index, msgspec.structs.replace(task, vanished=vanished), task.lookups)
 
 
 def _lookup_failed(

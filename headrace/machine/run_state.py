@@ -19,7 +19,7 @@ class TaskState(msgspec.Struct, frozen=True):
     attempt: int = 0
     """Bodies that began, over the life of the task."""
     token: int = 0
-    """Hand-outs, over the life of the task; 0 until the first."""
+    """Of the latest hand-out; 0 until the first. Rises by one, or to above the run's `token_floor`."""
     due_at: int | None = None
     """When its timer is due (backoff while PENDING, time-out while RUNNING); microseconds UTC."""
     retries_from: int = 0
@@ -34,6 +34,8 @@ class TaskState(msgspec.Struct, frozen=True):
     """Who holds it, once RUNNING."""
     lookups: int = 0
     """Which lookup this is since the ambiguous end; 0 when none is under way."""
+    vanished: int = 0
+    """Hand-outs in a row, of its body or of its lookup, of which nothing was heard; only while it is open."""
 
     @property
     def is_parked(self) -> bool:
@@ -47,7 +49,18 @@ UNTOUCHED: Final = TaskState(TaskStatus.PENDING)
 class RunState:
     """What `advance` reads. Only `apply` changes it."""
 
-    __slots__ = ("attention", "counts", "input", "key", "missing", "plan", "row_version", "status", "tasks")
+    __slots__ = (
+        "attention",
+        "counts",
+        "input",
+        "key",
+        "missing",
+        "plan",
+        "row_version",
+        "status",
+        "tasks",
+        "token_floor",
+    )
 
     def __init__(
         self,
@@ -58,10 +71,12 @@ class RunState:
         row_version: int = 0,
         attention: bool = False,
         tasks: dict[int, TaskState] | None = None,
+        token_floor: int = 0,
     ) -> None:
-        """key: the run id's text form as bytes. tasks: those that were ever touched."""
+        """key: the run id's text form as bytes. tasks: those that were ever touched. token_floor: every hand-out from
+        here on has a higher token than this, so that none is used again that a lost future may have used."""
         self.key, self.plan, self.input = key, plan, input
-        self.row_version, self.attention = row_version, attention
+        self.row_version, self.attention, self.token_floor = row_version, attention, token_floor
         self.tasks: dict[int, TaskState] = tasks or {}
         self.counts: dict[TaskStatus, int] = {}
         self.missing: dict[int, int] = {}
@@ -74,6 +89,9 @@ class RunState:
 
     def task(self, index: int) -> TaskState:
         return self.tasks.get(index, UNTOUCHED)
+
+    def next_token(self, task: TaskState) -> int:
+        return max(task.token, self.token_floor) + 1
 
     def apply(self, transition: "Transition") -> None:
         """Make a transition so, in memory. `row_version` rises by one: every event that changes a run has its own row

@@ -84,6 +84,8 @@ CREATE TABLE task (
   session_id uuid,
   -- Which lookup this is since an ambiguous end; 0 when none is under way.
   lookups int NOT NULL DEFAULT 0 CONSTRAINT task_lookups_count CHECK (lookups >= 0),
+  -- Hand-outs in a row of which nothing was heard.
+  vanished int NOT NULL DEFAULT 0 CONSTRAINT task_vanished_counts CHECK (vanished >= 0),
   due_at timestamptz,
   changed_at timestamptz NOT NULL DEFAULT now(),
   input json,
@@ -348,6 +350,23 @@ CREATE VIEW replay_outcome AS
     SELECT true AS overtook FROM task x WHERE x.run_id = d.run_id AND x.status = 'cancelled' AND t.token = d.token LIMIT 1) c ON true
   WHERE d.status = 'replayed';
 
+-- The histories that this database has gone through, the last one at the end: a promoted standby begins another, as does a restore. What the
+-- one before had committed last may be missing here, so no token that it may have given is given again.
+CREATE TABLE timeline (
+  epoch int CONSTRAINT timeline_key PRIMARY KEY,
+  -- Postgres' names for it.
+  system_identifier bigint NOT NULL,
+  number int NOT NULL,
+  -- Tokens of hand-outs in it are higher than this.
+  token_floor int NOT NULL,
+  noted_at timestamptz NOT NULL DEFAULT now(),
+  -- When the last transaction was committed that it took over from the one before; null when the server does not know.
+  taken_over_until timestamptz,
+  -- Records in Kafka that tell of what the one before had decided and this one does not have.
+  lost_records int NOT NULL DEFAULT 0,
+  CONSTRAINT timeline_floor_rises_with_its_epoch CHECK ((token_floor > 0) = (epoch > 0))
+);
+
 -- How far the relay and the session agent have come, by the ticks that travelled through both.
 CREATE TABLE watermark (
   name text CONSTRAINT watermark_key PRIMARY KEY,
@@ -426,7 +445,9 @@ CREATE TABLE relay_owner (
   renewed_at timestamptz NOT NULL,
   acked_lsn pg_lsn,
   -- When the slot was last found lost: what was committed before may never have been published.
-  gap_at timestamptz
+  gap_at timestamptz,
+  -- The number of the timeline that acked_lsn is a position in.
+  timeline int NOT NULL DEFAULT 0
 ) WITH (fillfactor = 10);
 
 -- == the API ===============================================================================================================

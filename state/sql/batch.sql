@@ -33,17 +33,19 @@ WITH saved AS (
 SELECT must(count(*) = cardinality($1::uuid[]), 'a run was changed by another writer') FROM saved;
 
 -- name: hand_out_tasks
--- The first hand-out of tasks that had no row. (A row that a replay took back to PENDING has token 0.)
--- columns: run_ids uuid, tasks int
+-- The first hand-out of tasks that had no row, or of a timeline. (A row that a replay took back to PENDING has token 0.) No attempt has begun,
+-- so what else the row may say is what it says at first.
+-- columns: run_ids uuid, tasks int, tokens int
 INSERT INTO task (run_id, task, status, token)
-SELECT run_id, task, 'queued', 1 FROM unnest($1::uuid[], $2::int[]) AS given (run_id, task)
-ON CONFLICT (run_id, task) DO UPDATE SET status = 'queued', token = 1, error = NULL, changed_at = now() WHERE task.token = 0;
+SELECT run_id, task, 'queued', token FROM unnest($1::uuid[], $2::int[], $3::int[]) AS given (run_id, task, token)
+ON CONFLICT (run_id, task) DO UPDATE SET status = 'queued', token = excluded.token, error = NULL, vanished = 0, changed_at = now()
+WHERE task.token < excluded.token;
 
 -- name: complete_tasks
 -- The plain end: an open task that has its result. The output stands with the attempt.
 -- columns: run_ids uuid, tasks int, attempts int, tokens int
 WITH done AS (
-  UPDATE task SET status = 'completed', attempt = given.attempt, session_id = NULL, lookups = 0, due_at = NULL, changed_at = now()
+  UPDATE task SET status = 'completed', attempt = given.attempt, session_id = NULL, lookups = 0, vanished = 0, due_at = NULL, changed_at = now()
   FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[]) AS given (run_id, task, attempt, token)
   WHERE task.run_id = given.run_id AND task.task = given.task AND task.token = given.token AND task.status IN ('queued', 'running')
   RETURNING 1)
@@ -51,16 +53,16 @@ SELECT must(count(*) = cardinality($1::uuid[]), 'a task was changed by another w
 
 -- name: save_tasks
 -- Every other new state of a task. A token never falls.
--- columns: run_ids uuid, tasks int, statuses text, attempts int, tokens int, retries_from int, session_ids uuid, lookups int, due_at timestamptz, inputs json, outputs json, errors json
+-- columns: run_ids uuid, tasks int, statuses text, attempts int, tokens int, retries_from int, session_ids uuid, lookups int, vanished int, due_at timestamptz, inputs json, outputs json, errors json
 WITH saved AS (
-  INSERT INTO task (run_id, task, status, attempt, token, retries_from, session_id, lookups, due_at, input, output, error)
-  SELECT run_id, task, status::task_status, attempt, token, retries_from, session_id, lookups, due_at, input, output, error
-  FROM unnest($1::uuid[], $2::int[], $3::text[], $4::int[], $5::int[], $6::int[], $7::uuid[], $8::int[], $9::timestamptz[], $10::json[], $11::json[],
-              $12::json[])
-    AS given (run_id, task, status, attempt, token, retries_from, session_id, lookups, due_at, input, output, error)
+  INSERT INTO task (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, due_at, input, output, error)
+  SELECT run_id, task, status::task_status, attempt, token, retries_from, session_id, lookups, vanished, due_at, input, output, error
+  FROM unnest($1::uuid[], $2::int[], $3::text[], $4::int[], $5::int[], $6::int[], $7::uuid[], $8::int[], $9::int[], $10::timestamptz[],
+              $11::json[], $12::json[], $13::json[])
+    AS given (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, due_at, input, output, error)
   ON CONFLICT (run_id, task) DO UPDATE SET status = excluded.status, attempt = excluded.attempt, token = excluded.token,
-    retries_from = excluded.retries_from, session_id = excluded.session_id, lookups = excluded.lookups, due_at = excluded.due_at, input = excluded.input,
-    output = excluded.output, error = excluded.error, changed_at = now()
+    retries_from = excluded.retries_from, session_id = excluded.session_id, lookups = excluded.lookups, vanished = excluded.vanished,
+    due_at = excluded.due_at, input = excluded.input, output = excluded.output, error = excluded.error, changed_at = now()
   WHERE task.token <= excluded.token
   RETURNING 1)
 SELECT must(count(*) = cardinality($1::uuid[]), 'a token would fall') FROM saved;
@@ -160,6 +162,12 @@ LEFT JOIN workflow_version v ON v.version_id = r.version_id;
 -- columns: inbox_ids uuid
 UPDATE inbox SET applied_at = now() FROM unnest($1::uuid[]) AS given (inbox_id)
 WHERE inbox.inbox_id = given.inbox_id AND inbox.applied_at IS NULL;
+
+-- name: count_lost_records
+-- Records that tell of a future this database does not have, with the timeline on which that was noticed.
+-- columns: epochs int, counts int
+UPDATE timeline SET lost_records = lost_records + given.count
+FROM unnest($1::int[], $2::int[]) AS given (epoch, count) WHERE timeline.epoch = given.epoch;
 
 -- name: publish_messages
 -- The outbox as logical messages: one bundle per transaction.

@@ -1,7 +1,8 @@
 -- Dead letters: parked, then replayed or discarded, once.
 
 -- name: find_dead_letters
--- Newest first, along dead_letter_newest, or dead_letter_of_a_group. The filter stands again in group_dead_letters.
+-- Newest first, along dead_letter_newest, or dead_letter_of_a_group. The filter stands again in group_dead_letters:
+-- a function that both call would hide from the planner which index fits, and a test compares the two.
 SELECT d.dead_letter_id FROM dead_letter d
 WHERE d.namespace = %(namespace)s AND d.status = %(status)s
   AND (%(kind)s::text IS NULL OR d.kind = %(kind)s)
@@ -37,6 +38,7 @@ WITH found AS (
     AND (%(run_id)s::uuid IS NULL OR d.run_id = %(run_id)s)
     AND (%(since)s::timestamptz IS NULL OR d.created_at >= %(since)s)
     AND (%(until)s::timestamptz IS NULL OR d.created_at < %(until)s)
+    AND (%(ids)s::uuid[] IS NULL OR d.dead_letter_id = ANY(%(ids)s))
   ORDER BY d.created_at DESC, d.dead_letter_id DESC LIMIT %(scanned)s),
 grouped AS (
   SELECT fingerprint, count(*)::int AS letters, min(created_at) AS first_at, max(created_at) AS last_at,
@@ -81,9 +83,10 @@ FROM run r WHERE r.run_id = %(run_id)s;
 
 -- name: close_dead_letter
 -- Takes the row out of 'parked', once: the second of two racing callers finds nothing. A task goes out under the token behind the one that
--- failed. %(value)s: what a record is published with instead of its own bytes.
+-- failed, or behind the floor of the timeline. %(value)s: what a record is published with instead of its own bytes.
 UPDATE dead_letter SET status = %(status)s, closed_at = now(), closed_by = %(closed_by)s, close_reason = %(reason)s,
-  replay_token = CASE WHEN %(status)s = 'replayed' AND kind = 'task' THEN token + 1 END,
+  replay_token = CASE WHEN %(status)s = 'replayed' AND kind = 'task'
+    THEN greatest(token, (SELECT max(token_floor) FROM timeline)) + 1 END,
   replay_digest = CASE WHEN %(status)s = 'replayed' AND kind = 'record' THEN sha256(coalesce(%(value)s::bytea, value, '')) END
 WHERE dead_letter_id = %(dead_letter_id)s AND namespace = %(namespace)s AND status = 'parked'
 RETURNING kind, run_id, task, token, topic, partition, key, value, headers::text;

@@ -38,6 +38,11 @@ SELECT o.slot, o.owner, extract(epoch FROM clock_timestamp() - o.renewed_at)::fl
 FROM relay_owner o LEFT JOIN pg_replication_slots s ON s.slot_name = o.slot
 ORDER BY o.renewed_at DESC;
 
+-- name: list_failovers
+-- Timelines that others came before, of the last %(seconds)s, newest first.
+SELECT number, noted_at, taken_over_until, lost_records
+FROM timeline WHERE epoch > 0 AND noted_at > clock_timestamp() - make_interval(secs => %(seconds)s) ORDER BY epoch DESC;
+
 -- name: count_sessions
 -- Sessions whose lease ran out and that nobody has ended yet.
 SELECT count(*) FILTER (WHERE expires_at > clock_timestamp())::int,

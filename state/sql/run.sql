@@ -6,7 +6,7 @@
 SELECT r.run_id, r.version_id, r.row_version, r.attention, r.namespace,
        CASE WHEN row_number() OVER (PARTITION BY r.run_id) = 1 THEN r.input::text END, r.traceparent,
        t.task, t.status::text, t.attempt, t.token, t.retries_from, t.due_at, t.input::text, coalesce(t.output, a.output)::text, t.error::text,
-       t.session_id, t.lookups
+       t.session_id, t.lookups, t.vanished
 FROM run r
 LEFT JOIN task t ON t.run_id = r.run_id AND (t.token > 0 OR t.status <> 'pending')
 LEFT JOIN attempt a ON a.run_id = t.run_id AND a.task = t.task AND a.token = t.token AND t.status = 'completed'

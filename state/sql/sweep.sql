@@ -1,10 +1,11 @@
 -- What the sweeps find. A sweep never changes a run: it says an event on the run's partition, in the transaction that notes that it did.
 
 -- name: claim_due_timers
--- $1: how many at most, $2: seconds after which to say it again. Several processes share the work.
+-- $1: how many at most, $2: seconds after which to say it again; at once when the clock was stepped back behind the last time. Several
+-- processes share the work.
 UPDATE timer SET said_at = now()
 FROM (SELECT run_id, task FROM timer
-      WHERE due_at <= now() AND (said_at IS NULL OR said_at < now() - make_interval(secs => $2))
+      WHERE due_at <= now() AND (said_at IS NULL OR said_at < now() - make_interval(secs => $2) OR said_at > now() + interval '10 s')
       ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED) due
 WHERE timer.run_id = due.run_id AND timer.task = due.task
 RETURNING timer.run_id, timer.task, timer.token, timer.kind;
@@ -85,6 +86,15 @@ WHERE r.status IN ('running', 'waiting')
     WHERE h.run_id = t.run_id AND h.task = t.task AND h.token = t.token)
 LIMIT $2;
 
+-- name: find_strays
+-- What live sessions list under a token that its task does not have, or of a run that is not there. $1 at most.
+SELECT h.run_id, h.task, h.token
+FROM held_task h
+JOIN worker_session s ON s.session_id = h.session_id AND s.ended_at IS NULL
+LEFT JOIN task t ON t.run_id = h.run_id AND t.task = h.task
+WHERE t.token IS DISTINCT FROM h.token
+LIMIT $1;
+
 -- name: read_tick
 -- What a tick may claim: everything decided before this instant has been committed. now() is the start of its transaction, and under load one
 -- commits long after that; so a tick is no later than the oldest that is still under way. Older than a minute is none of the engine's, and one
@@ -106,9 +116,10 @@ ON CONFLICT (topic) DO UPDATE SET topic_id = excluded.topic_id, since = CASE WHE
 RETURNING topic, since;
 
 -- name: claim_unapplied
--- Requests that nobody has applied for a while: their wake-up may be gone. $1 seconds, $2 at most.
+-- Requests that nobody has applied for a while: their wake-up may be gone. $1 seconds, $2 at most. One said in what is the future now, since
+-- the clock was stepped back, was said long ago.
 UPDATE inbox SET said_at = now()
-FROM (SELECT inbox_id FROM inbox WHERE applied_at IS NULL AND said_at < now() - make_interval(secs => $1)
+FROM (SELECT inbox_id FROM inbox WHERE applied_at IS NULL AND (said_at < now() - make_interval(secs => $1) OR said_at > now() + interval '10 s')
       ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED) late
 WHERE inbox.inbox_id = late.inbox_id
 RETURNING inbox.inbox_id, inbox.run_id;

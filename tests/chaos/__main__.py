@@ -13,9 +13,9 @@ from typing import Any
 
 from tests.chaos.chaos import Chaos, Evidence, Settings, read_evidence
 from tests.chaos.checker import Facts, Violation, check
-from tests.chaos.fault import KINDS
+from tests.chaos.fault import KINDS, Fault
 from tests.chaos.nemesis import chosen_kinds
-from tests.chaos.report import last_line, outcomes, summarise, table
+from tests.chaos.report import firing, last_line, outcomes, summarise, table
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.check:
         return _judge(read_evidence(options.check), options, options.check)
-    kinds = [] if options.calm else chosen_kinds([name for name in options.kinds.split(",") if name])
+    kinds = _kinds(options)
     folder = options.folder or Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "seed").write_text(f"{options.seed}\npython -m tests.chaos {' '.join(arguments or sys.argv[1:])}\n")
@@ -43,9 +43,9 @@ def _judge(evidence: Evidence, options: argparse.Namespace, folder: Path) -> int
     facts = Facts(*evidence)
     violations = [] if options.no_checker else check(*evidence)
     _print(facts, violations)
-    silent = [line.kind for line in summarise(facts) if not line.fired] if options.no_checker else []
+    lines = summarise(facts) if options.no_checker else []
     if options.no_checker:
-        print("never fired: " + ", ".join(silent) if silent else "every fault fired")
+        print(firing(lines, [kind.kind for kind in _kinds(options)]))
     if options.json:
         options.json.write_text(json.dumps(_summary(facts, violations, options.seed), indent=1))
     if violations or options.keep or folder in (options.folder, options.check):
@@ -53,7 +53,11 @@ def _judge(evidence: Evidence, options: argparse.Namespace, folder: Path) -> int
     else:
         shutil.rmtree(folder, ignore_errors=True)
     print(last_line(options.seed, facts, violations))
-    return int(bool(violations or silent))
+    return int(bool(violations) or any(not line.fired for line in lines))
+
+
+def _kinds(options: argparse.Namespace) -> list[type[Fault]]:
+    return [] if options.calm else chosen_kinds([name for name in options.kinds.split(",") if name])
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -135,6 +135,14 @@ class Proxy:
             self._clear.set()
 
 
+async def _end_tasks() -> None:
+    """Those of the connections, so that none is left when the loop ends."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
 class Proxies:
     """All proxies of a system, and the thread they run in."""
 
@@ -171,8 +179,10 @@ class Proxies:
             self._loop.call_soon_threadsafe(server.close)
         for group in self.by_group:
             self.drop(group)
+        asyncio.run_coroutine_threadsafe(_end_tasks(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
+        self._loop.close()
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)

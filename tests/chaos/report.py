@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from statistics import quantiles
 from typing import Any, NamedTuple
 
@@ -40,6 +41,16 @@ def summarise(facts: Facts) -> list[KindLine]:
         fired, errors = sum(f["fired"] for f in faults), sum("error" in f for f in faults)
         lines.append(KindLine(kind, len(faults), fired, errors, progress, attempts))
     return lines
+
+
+def firing(lines: list[KindLine], kinds: Iterable[str]) -> str:
+    """Which kinds did nothing, and which of those that were to be drawn never came: a short run draws but some."""
+    silent = [line.kind for line in lines if not line.fired]
+    drawn = {line.kind for line in lines}
+    said = [f"never fired: {', '.join(silent)}" if silent else f"every fault fired, of {len(drawn)} kinds"]
+    if absent := [kind for kind in kinds if kind not in drawn]:
+        said.append(f"not drawn in this time: {', '.join(absent)}")
+    return "\n".join(said)
 
 
 def _taken_over(facts: Facts, fault: Row) -> list[float]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.checker import RULES, check
+from tests.chaos.report import KindLine, firing
 
 Evidence = tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, list[dict[str, Any]]]]
 LINEAR, ASKED, FAILED, STOPPED, CLAIMED = "run-linear", "run-asked", "run-failed", "run-stopped", "run-claimed"
@@ -267,6 +268,12 @@ def test_a_broken_promise_is_found(invariant: str, what: str, spoil: Spoil) -> N
     ledger, log, dump = copy.deepcopy(good())
     spoil(ledger, log, dump)
     assert invariant in {violation.invariant for violation in check(ledger, log, dump)}, what
+
+
+def test_what_never_fired_and_what_never_came_are_told_apart() -> None:
+    lines = [KindLine("F01 a", 2, 3, 0, [], []), KindLine("F02 b", 1, 0, 0, [], [])]
+    assert firing(lines, ["F01 a", "F02 b"]) == "never fired: F02 b"
+    assert firing(lines[:1], ["F01 a", "F02 b"]) == "every fault fired, of 1 kinds\nnot drawn in this time: F02 b"
 
 
 def test_every_invariant_is_spoiled_at_least_once() -> None:

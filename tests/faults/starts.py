@@ -46,6 +46,7 @@ class Starts:
         """Run ids by key, of all that were answered with a run."""
         self.refused: dict[str, dict[str, Any]] = {}
         """Bodies by key, of those that were not yet."""
+        self._bodies: dict[str, dict[str, Any]] = {}
         self.unclean: list[str] = []
         """Answers that no client should get."""
 
@@ -72,8 +73,13 @@ class Starts:
         for key, body in list(self.refused.items()):
             eventually(lambda key=key, body=body: self._try(key, body), f"the start {key} is accepted", seconds)
 
+    def repeat(self) -> None:
+        """Start all again, each with its key: what a client does that cannot find its run."""
+        self.refused = dict(self._bodies)
+        self.insist()
+
     def _try(self, key: str, body: dict[str, Any]) -> bool:
-        self.refused[key] = body
+        self.refused[key] = self._bodies[key] = body
         try:
             answer = self._client.post(f"/workflows/{self._workflow}/runs", json=body)
         except httpx.TransportError as error:

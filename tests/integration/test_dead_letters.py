@@ -302,6 +302,8 @@ async def test_a_filter_finds_what_it_says(desk: Desk) -> None:
         grouped = (await desk.read("/dead-letters/groups", **query))["items"]
         assert sum(group["count"] for group in grouped) == count, query
     assert [letter["task"] for letter in await desk.letters(run_id=run_id)] == ["charge"]
+    grouped = (await desk.read("/dead-letters/groups", run_id=run_id))["items"]
+    assert [(group["task"], group["count"]) for group in grouped] == [("charge", 1)]
 
 
 async def test_a_filter_that_means_nothing_is_refused(desk: Desk) -> None:

@@ -135,9 +135,12 @@ FAULTS: list[tuple[str, str]] = [
     ("relay", "INSERT INTO relay_owner VALUES ('s', 'box/4', 1, now() - interval '1 min', pg_current_wal_lsn())"),
     ("slot", "INSERT INTO relay_owner VALUES ('s', 'box/4', 1, now(), pg_current_wal_lsn())"),
     ("schema", "DELETE FROM schema_migration"),
+    ("timeline", "INSERT INTO timeline VALUES (1, 1, 2, 100000, now() - interval '6 d', NULL, 1)"),
 ]  # fmt: skip
 """(the check that must find it, how it is planted)."""
 LEGITIMATE = [
+    "INSERT INTO timeline VALUES (1, 1, 2, 100000, now(), now(), 0)",
+    "INSERT INTO timeline VALUES (1, 1, 2, 100000, now() - interval '8 d', NULL, 1)",
     REQUEST.format(RUNNING, "cancelled", "now()"),
     "UPDATE sweep_pass SET at = now() - interval '5 min' WHERE name = 'retention'",
     f"DELETE FROM timer; UPDATE task SET status = 'queued', due_at = NULL, token = 2 WHERE run_id = '{BACKOFF}'",

@@ -77,6 +77,22 @@ async def test_nothing_is_called_lost_for_a_lease_behind_a_step(stepped: Yard, m
     assert await stepped.query("SELECT count(*) FROM worker_session WHERE ended_at IS NULL") == [(0,)]
 
 
+@pytest.mark.parametrize(("seconds", "said"), [(-1, 0), (5, 0), (30, 1)])
+async def test_what_was_said_before_a_step_back_is_said_again(stepped: Yard, seconds: int, said: int):
+    """A few seconds ahead is what a transaction that began later has said."""
+    run_id = await stepped.start()
+    at = f"{seconds} s"
+    await stepped.query("INSERT INTO timer VALUES (%s, 0, 1, 'backoff', now(), now() + %s::interval)", run_id, at)
+    await stepped.query(
+        "INSERT INTO inbox (inbox_id, run_id, kind, body, said_at) "
+        "VALUES (gen_random_uuid(), %s, 'cancelled', '{}', now() + %s::interval)",
+        run_id,
+        at,
+    )
+    assert await stepped.sweeps._timers(stepped.connection) == said
+    assert await stepped.sweeps._requests(stepped.connection) == said
+
+
 async def test_a_run_ends_no_earlier_than_it_was_last_moved(stepped: Yard):
     run_id = await stepped.start()
     await stepped.query("UPDATE run SET updated_at = now() + %s::interval", BACKWARDS)

@@ -64,8 +64,9 @@ class Yard:
         await self.said()
         return run_id
 
-    async def said(self) -> list[tuple[str, dict[str, Any]]]:
-        """(run id, event) of all that was left in the outbox for the run agent since the last look."""
+    async def said(self, topic: str = "events") -> list[tuple[str, dict[str, Any]]]:
+        """(run id, event) of all that was left in the outbox for a topic since the last look; what was left for others
+        is passed over."""
         rows = await self.query(
             "SELECT data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, 'proto_version', '1', "
             "'publication_names', 'headrace_outbox', 'messages', 'true') WHERE get_byte(data, 0) = 77",
@@ -75,7 +76,7 @@ class Yard:
         for (data,) in rows:
             content = bytes(data)
             records += unbundle(content[content.index(b"headrace\0") + 13 :])
-        return [(r.key.decode(), json.loads(r.value)) for r in records if r.topic == "headrace.events"]
+        return [(r.key.decode(), json.loads(r.value)) for r in records if r.topic == f"headrace.{topic}"]
 
     @property
     def slot(self) -> str:

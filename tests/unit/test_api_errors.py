@@ -178,6 +178,21 @@ async def test_what_another_try_may_get_through_is_unavailable(error, away):
 
 
 @pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (pg.DiskFull(), "the disk of the database is full"),
+        (pg.ReadOnlySqlTransaction(), "the database is a standby that takes no writes yet"),
+        (pg.OutOfMemory(), "the database is busy with conflicting work"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_makes_the_database_unavailable_is_told_as_what_it_is(error, message):
+    unavailable = Database(ApiSettings())._translate(error)
+    assert unavailable is not None
+    assert unavailable.message == message
+
+
+@pytest.mark.parametrize(
     "error", [pg.UniqueViolation(), pg.SyntaxError(), pg.CheckViolation(), pg.ProgrammingError("x")]
 )
 async def test_a_bug_is_not_taken_for_an_outage(error):

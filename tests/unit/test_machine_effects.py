@@ -384,7 +384,18 @@ def test_a_lookup_that_never_begins_puts_the_task_before_a_person():
     error = trial.state("pay").error
     assert trial.state("pay").is_parked
     assert error is not None
-    assert error.message.endswith("its lookup never begins")
+    assert error.message.endswith("nobody answers its lookup")
+
+
+def test_lookups_that_were_answered_do_not_count_as_vanished():
+    trial = looked_up(retry=RetryPlan(attempts=2 * HANDOUTS_LOST_MAX, delay=0))
+    for _ in range(HANDOUTS_LOST_MAX + 1):
+        assert trial.look_up("pay", False)
+        assert trial.lose("pay"), "its command is gone once, before its body began"
+        assert trial.states["pay"] == "queued"
+        assert trial.claim("pay")
+        assert trial.lose("pay")
+        assert trial.state("pay").lookups == 1
 
 
 def test_a_lookup_is_cancelled_as_no_attempt():

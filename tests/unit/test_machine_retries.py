@@ -227,6 +227,37 @@ def test_a_task_that_no_worker_ever_begins_is_set_aside_and_a_replay_gives_it_as
     assert trial.states == {"a": "queued"}, "its body began this time"
 
 
+def test_only_hand_outs_that_vanish_in_a_row_are_counted():
+    trial = Trial(task("a", retry=RetryPlan(attempts=3, delay=0)))
+    for _ in range(2):
+        for _ in range(HANDOUTS_LOST_MAX - 1):
+            assert trial.lose("a")
+        assert trial.fail("a"), "its body began"
+        assert trial.states == {"a": "queued"}
+    for _ in range(HANDOUTS_LOST_MAX - 1):
+        assert trial.lose("a")
+    assert trial.states == {"a": "queued"}
+    assert trial.lose("a")
+    assert trial.states == {"a": "failed"}
+
+
+def test_every_hand_out_behind_a_floor_has_a_token_above_it():
+    trial = Trial(task("a", effect="reconcile", retry=RetryPlan(attempts=3, delay=0)), task("b", "a", asks=True))
+    trial.run.token_floor = 1000
+    assert trial.lose("a")
+    assert trial.told == [Dispatch(0, 1, 1001, INPUT)]
+    assert trial.claim("a")
+    assert trial.lose("a")
+    assert trial.token("a") == 1002, "a lookup's"
+    assert trial.look_up("a", False)
+    assert trial.told == [Dispatch(0, 2, 1003, INPUT)]
+    trial.run.token_floor = 2000
+    assert trial.succeed("a")
+    assert (trial.token("a"), trial.token("b")) == (1003, 2001)
+    assert trial.decide("b", "approved")
+    assert trial.told[0] == Dispatch(1, 1, 2002, INPUT)
+
+
 def test_b20_attempts_are_numbered_without_a_gap_whatever_ends_them():
     trial = Trial(task("a", retry=RetryPlan(attempts=4), timeout=1.0))
     assert trial.lose("a")
