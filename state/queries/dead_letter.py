@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from state.queries.rows import AT_MAX, ID_MAX, PAGE_BYTES, UNBOUNDED, Connection, fetch, fetch_one
+from state.queries.rows import AT_MAX, ID_MAX, PAGE_BYTES, UNBOUNDED, Connection, fetch, fetch_filtered, fetch_one
 from state.queries.task import AttemptRow
 from state.sql import load
 
@@ -111,7 +111,7 @@ async def find_dead_letters(
     """Ids, newest first. before: (created_at, dead_letter_id) of the last one seen. is_free: only those that no open
     bulk replay has.
     """
-    return await fetch(
+    return await fetch_filtered(
         connection,
         lambda found: found,
         _SQL.text("find_dead_letters"),
@@ -168,7 +168,7 @@ async def group_dead_letters(
     before: tuple[datetime, str] = (AT_MAX, ""),
 ) -> list[GroupRow]:
     """The group with the newest letter first. before: (last_at, fingerprint) of the last one seen."""
-    return await fetch(
+    return await fetch_filtered(
         connection,
         GroupRow,
         _SQL.text("group_dead_letters"),

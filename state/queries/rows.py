@@ -34,6 +34,16 @@ async def fetch(
         return await cursor.fetchall()
 
 
+async def fetch_filtered(
+    connection: Connection, row: Callable[..., _Row], statement: LiteralString, **parameters: Any
+) -> list[_Row]:
+    """The same, for a statement whose best plan depends on which filters are given. It is planned each time: as a
+    prepared one it would get, from its eleventh execution on, one plan for all, which walks what an index skips."""
+    async with connection.cursor(row_factory=args_row(row)) as cursor:
+        await cursor.execute(statement, parameters, prepare=False)
+        return await cursor.fetchall()
+
+
 async def fetch_one(
     connection: Connection, row: Callable[..., _Row], statement: LiteralString, **parameters: Any
 ) -> _Row | None:

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from state.queries.rows import ID_MAX, PAGE_BYTES, UNBOUNDED, Connection, fetch, fetch_one
+from state.queries.rows import ID_MAX, PAGE_BYTES, UNBOUNDED, Connection, fetch, fetch_filtered, fetch_one
 from state.sql import load
 
 _SQL = load("run_queries")
@@ -81,7 +81,7 @@ async def list_runs(
 ) -> list[RunRow]:
     """Newest first. Fewer than `limit` do not mean the end: large inputs cut a page short, but never to nothing."""
     name = "list_runs_of_workflow" if workflow is not None else "list_open_runs" if status in _OPEN else "list_runs"
-    return await fetch(
+    return await fetch_filtered(
         connection,
         RunRow,
         _SQL.text(name),

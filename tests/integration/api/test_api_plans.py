@@ -5,6 +5,8 @@ from typing import LiteralString
 import psycopg
 import pytest
 
+from state.queries.dead_letter import LetterFilter, find_dead_letters
+from state.queries.run import list_runs
 from state.sql import load
 
 RUNS = load("run_queries")
@@ -54,6 +56,20 @@ def test_lists_of_runs_walk_an_index_and_never_the_table(many):
     for index, plan in plans.items():
         assert f"using {index} on run" in plan or f"using {index} on run r" in plan, plan
         assert "Seq Scan on run" not in plan, plan
+
+
+async def test_a_list_is_planned_for_its_filters_however_often_it_was_asked_for(many, database):
+    many.commit()
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as connection:
+        for _ in range(12):
+            for status in (None, "failed", "waiting"):
+                await list_runs(connection, "default", limit=51, status=status, workflow="w")
+            await find_dead_letters(connection, "default", LetterFilter(), status="parked", limit=10)
+        cursor = await connection.execute("SELECT statement FROM pg_prepared_statements")
+        prepared = [statement for (statement,) in await cursor.fetchall()]
+    assert not [
+        statement for statement in prepared if "FROM workflow_version v" in statement or "dead_letter" in statement
+    ]
 
 
 def test_the_page_of_a_run_reads_only_its_own_rows(many):
