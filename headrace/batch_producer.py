@@ -37,6 +37,7 @@ REQUEST_BYTES: Final = 32 * 1024 * 1024
 ANSWER_SECONDS: Final = 10.0
 """How long a broker may take; then the batch is sent again."""
 PAUSE_SECONDS: Final = 0.1
+CONNECT_SECONDS_MAX: Final = 1.0
 METADATA_SECONDS: Final = 10.0
 
 Headers = list[tuple[str, bytes | None]]
@@ -166,6 +167,7 @@ class BatchProducer:
 
     async def _connect(self) -> AIOKafkaClient:
         options: dict[str, Any] = {"client_id": "headrace", **self._options}
+        pause = PAUSE_SECONDS
         while True:
             client = AIOKafkaClient(
                 **options,
@@ -178,7 +180,8 @@ class BatchProducer:
             except (KafkaError, OSError) as error:
                 self.trouble = _reason(error)
                 await client.close()
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, CONNECT_SECONDS_MAX)
             except BaseException:
                 await client.close()
                 raise

@@ -30,7 +30,7 @@ class WorkerSettings(ClientSettings):
     kafka: str = "127.0.0.1:9092"
     """Bootstrap servers, `host:port` separated by commas."""
     kafka_options: dict[str, str] = Field(default_factory=dict)
-    """More librdkafka settings for every client, as a JSON object: TLS, SASL and the like."""
+    """More librdkafka settings for every client, as a JSON object; `connection_options` has the ways to connect."""
     prefix: str = "headrace"
     """First part of every topic's and group's name."""
     queues: Annotated[tuple[str, ...] | None, NoDecode] = None
