@@ -304,13 +304,14 @@ class BatchProducer:
             asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._make_ready, lane)
 
     def _await_leader(self, client: AIOKafkaClient, lane: _Lane) -> None:
-        """A partition without a leader, for now; or none at all any more, of a topic that was made anew with fewer."""
+        """Look again soon; a partition that is gone, with a topic made anew with fewer, gives its records back."""
         self.trouble = f"no leader for {lane.topic}/{lane.place.partition}"
         del self._ready[lane]
         partitions = client.cluster.partitions_for_topic(lane.topic)
         if partitions is not None and lane.place.partition not in partitions:
             del self._lanes[lane.topic, lane.place.partition]
             self._new = [(lane.topic, None, record) for record in lane.waiting] + self._new
+            lane.waiting.clear()  # a look at it that is still due must find nothing
             self._again_soon()
         else:
             client.force_metadata_update()

@@ -48,6 +48,7 @@ class Client:
         self.taken: dict[int, list[bytes]] = {}
         self.waiting: list[tuple[ProduceRequest, asyncio.Future[Any]]] = []
         self.cluster = self
+        self.has_leaders = True
 
     def make(self, **_: Any) -> "Client":
         return self
@@ -62,7 +63,7 @@ class Client:
         return set(range(self.topics[topic])) if topic in self.topics else None
 
     def leader_for_partition(self, place: TopicPartition) -> int | None:
-        return 1 if place.partition < self.topics.get(place.topic, 0) else None
+        return 1 if self.has_leaders and place.partition < self.topics.get(place.topic, 0) else None
 
     async def add_topic(self, topic: str) -> None:
         return None
@@ -255,6 +256,22 @@ async def test_a_topic_made_anew_with_fewer_partitions_gets_its_records_by_key(p
     while len(producer):
         await client.answer()
     assert sorted(client.taken[0]) == [b"a", b"b"]
+
+
+async def test_a_partition_that_vanished_while_it_had_no_leader_sends_its_records_once(
+    producer: BatchProducer, client: Client
+):
+    client.has_leaders = False
+    for value in (b"a", b"b", b"c"):  # each is tried at once, and once more later
+        producer.add("t", b"k", value, 3)
+        producer.flush()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    client.topics["t"], client.has_leaders = 1, True
+    while len(producer) > 0:
+        await client.answer()
+    await asyncio.sleep(0.02)  # longer than whatever was still to be tried
+    assert (client.taken, len(producer), client.waiting) == ({0: [b"a", b"b", b"c"]}, 0, [])
 
 
 @pytest.mark.parametrize("place", ["partitions_for_topic", "send"])

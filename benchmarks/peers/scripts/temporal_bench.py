@@ -105,6 +105,7 @@ async def connect():
             return await Client.connect(f"127.0.0.1:{PORTS[0]}")
         except Exception:
             await asyncio.sleep(0.2)
+    raise SystemExit("Temporal's dev server does not answer")
 
 
 def worker(c):
