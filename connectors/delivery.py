@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterable
-from contextlib import suppress
 
 from headrace.batch_producer import BatchProducer, Refused
 from headrace.messages import TRACEPARENT
@@ -41,8 +40,7 @@ class Delivery:
 
     def close(self) -> None:
         """Let go of what is not in Kafka."""
-        with suppress(OSError):
-            self._loop.run_until_complete(self._producer.close())
+        self._loop.run_until_complete(self._producer.close())
         left = asyncio.all_tasks(self._loop)
         for task in left:
             task.cancel()

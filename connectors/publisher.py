@@ -65,7 +65,7 @@ class Publisher:
         if unknown := self._topics.refused.keys() & names:
             refusals = [Refusal(one, self._topics.refused[one.topic]) for one in records if one.topic in unknown]
             records = [one for one in records if one.topic not in unknown]
-        self._enqueue(records)
+        self._delivery.begin(records)
         self._wait(names)
         self._say_back()
         if self._delivery.refused:
@@ -83,9 +83,6 @@ class Publisher:
                 self._pause()
             else:
                 return
-
-    def _enqueue(self, records: Sequence[Record]) -> None:
-        self._delivery.begin(records)
 
     def _wait(self, names: set[str]) -> None:
         """Until nothing is on its way. Raises Interrupted."""

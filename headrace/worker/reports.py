@@ -67,7 +67,7 @@ class Reports:
     # -- inside --------------------------------------------------------------------------------------------------------
     def _on_refused(self, record: Refused) -> None:
         """Kafka will never take this answer: the attempt failed for that, and must say so instead of vanishing."""
-        self._stats.resent += 1
+        self._stats.undeliverable += 1
         event = decode_event(record.value)
         if len(record.value) <= SMALL_BYTES or not isinstance(event, Succeeded | Failed):
             _log.error("kafka refuses an answer; its task is handed out again", reason=record.reason)

@@ -24,7 +24,7 @@ class Stats:
     """Times that a lease ran out while something was held."""
     overdue: int = 0
     """Bodies answered for (or dropped) that still occupy a slot: a thread cannot be interrupted. A gauge."""
-    resent: int = 0
-    """Answers that Kafka refused at first and that were sent again."""
+    undeliverable: int = 0
+    """Answers that Kafka will never take; told as failures, where that is possible."""
     rebuilds: int = 0
     """Kafka clients thrown away and built anew."""

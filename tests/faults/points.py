@@ -177,7 +177,7 @@ POINTS: Final[Mapping[str, Point]] = {
         "connector, after produce, before Kafka's acknowledgement",
         "published again: duplicates only",
         {
-            "produce": Place("relay", "connectors.publisher:Publisher._enqueue", CRASHES, only=_has_commands),
+            "produce": Place("relay", "connectors.delivery:Delivery.begin", CRASHES, only=_has_commands),
             "answer": Place(
                 "relay", _ANSWERED, ("before", "reply_lost"), "", _of_commands, {"reply_lost": _answer_lost}
             ),
