@@ -17,10 +17,17 @@ class Pace:
         self._seconds, self._clock, self._sleep = seconds, clock, sleep
         self._next = 0.0
 
+    @property
+    def left(self) -> float:
+        """Seconds until a turn may begin; not above zero: at once. For a loop that waits by other means."""
+        return self._next - self._clock()
+
+    def begin(self) -> None:
+        """Begin a turn."""
+        self._next = self._clock() + self._seconds
+
     def wait(self) -> None:
         """Wait until a turn may begin, and begin it."""
-        now = self._clock()
-        if now < self._next:
-            self._sleep(self._next - now)
-            now = self._clock()
-        self._next = now + self._seconds
+        if (left := self.left) > 0:
+            self._sleep(left)
+        self.begin()

@@ -1,4 +1,4 @@
-"""A batch: what one poll returned for one topic, and the two functions that the engine supplies to work on it."""
+"""A batch: records of one topic to be applied together, and the two functions that the engine supplies for it."""
 
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -15,13 +15,9 @@ def _ignore_fence(topic: str, epoch: int, partition: int) -> None:
     """Likewise."""
 
 
-def _nothing() -> None:
-    """Stand in for `Batch.on_finished` likewise."""
-
-
 @dataclass(slots=True, eq=False)
 class Batch:
-    """What one poll returned for one topic, with the epochs under which it was fetched.
+    """Records of one topic, with the epochs under which they were fetched.
 
     It may be applied late, after its partitions went to another process or after its topic was re-created. Its epochs
     then no longer equal those in Postgres, so such a batch can only be fenced, never applied.
@@ -35,11 +31,18 @@ class Batch:
     epochs: dict[int, int]
     """Partition -> epoch granted by the lease; may name partitions that have no records here."""
     on_rebuild: Callable[[str], None] = field(default=_ignore, repr=False)
-    on_finished: Callable[[], None] = field(default=_nothing, repr=False)
     on_fenced: Callable[[str, int, int], None] = field(default=_ignore_fence, repr=False)
 
     def __len__(self) -> int:
         return sum(map(len, self.records.values()))
+
+    def absorb(self, later: "Batch") -> bool:
+        """Take in what was read after it, if it was under the same leases; whether it was."""
+        if later.epochs is not self.epochs or later.topic_id != self.topic_id:
+            return False
+        for partition, records in later.records.items():
+            self.records.setdefault(partition, []).extend(records)
+        return True
 
     def rebuild(self, why: str) -> None:
         """Ask the transport to throw its consumer away and lease again: a hole, or an offset that is lost.
@@ -63,5 +66,5 @@ means another log: the next offset becomes None. An exception is logged once and
 Body = Callable[[Batch], Awaitable[None]]
 """Apply a batch: effects and next offsets in one transaction, fenced by `Batch.epochs`. Raising ends the process."""
 
-Apply = Callable[[Batch, Body], Coroutine[Any, Any, None]]
-"""What a host calls for each batch (`Transport.apply`): it runs the body and makes room for the next poll."""
+Apply = Callable[[str, Body], Coroutine[Any, Any, None]]
+"""What a host calls when it was told of a topic (`Transport.apply`): it runs the body on all that waits for it."""

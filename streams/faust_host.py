@@ -1,25 +1,23 @@
 """The Faust host: an app, one agent per topic, Faust's supervision; our transport underneath.
 
-What Faust sees: one constant virtual partition per topic, and one event per poll. So its own rebalance (stop the flow,
-clear queues, recover tables, seek, resume) runs once, at start; the real assignment lives in the transport's thread and
-in Postgres. Faust fetches, assigns, commits and sends nothing: a vanilla agent costs 71 to
+What Faust sees: one constant virtual partition per topic, and one event when something waits for it. So its own
+rebalance (stop the flow, clear queues, recover tables, seek, resume) runs once, at start; the real assignment lives in
+the transport's thread and in Postgres. Faust fetches, assigns, commits and sends nothing: a vanilla agent costs 71 to
 290 µs for each message, and loses messages when it raises, because an event counts as acknowledged once its stream is
 finalised.
 
-An event of Faust's is only word of a batch. The batch itself waits in our `Inbox` until its agent takes it, because
-Faust throws away what its queues hold whenever it resumes their flow, which it does at the end of its start, after the
-first batches may have come. A batch that got lost there would hold its place among those that are out for good, and
-nothing would ever be read again. So word of a batch that waits is given again.
+An event of Faust's is only word that batches wait in the transport's inbox, because Faust throws away what its queues
+hold whenever it resumes their flow, which it does at the end of its start, after the first word may have come. A topic
+is told of once, until its agent has looked; a word that got lost would be the last. So it is given again until then.
 
-Hence no tables, no replies, no leader topic, no `app.send`, no `concurrency` above 1; Faust's sensors count polls.
+Hence no tables, no replies, no leader topic, no `app.send`, no `concurrency` above 1; Faust's sensors count words.
 The app runs inside the caller's event loop without `faust.Worker`, which would take over stdout, logging and signals.
 """
 
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, NoReturn
 
 import faust
@@ -29,14 +27,14 @@ from faust.types import TP, ConsumerMessage, StreamT
 from faust.types.app import AppT
 from faust.types.tuples import Message as FaustMessage
 
-from streams.batch import Apply, Batch, Body
+from streams.batch import Apply, Body
 
 for name in ("faust", "mode"):  # they tell each step of their start at INFO, and each service of a crash at ERROR
     logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 AGAIN_SECONDS: Final = 0.2
-"""How long word of a batch may be on its way before it is given again."""
+"""How long a word may be on its way before it is given again."""
 
 
 class FaustHost:
@@ -44,15 +42,15 @@ class FaustHost:
 
     def __init__(self, name: str, bodies: Mapping[str, Body]) -> None:
         self._name, self._bodies = name, dict(bodies)
-        self._inbox = Inbox()
+        self._words = Words()
 
-    def deliver(self, batch: Batch) -> None:
-        self._inbox.put(batch)
+    def tell(self, topic: str) -> None:
+        self._words.give(topic)
 
     async def serve(self, apply: Apply) -> None:
-        app = _create_app(self._name, self._inbox)
+        app = _create_app(self._name, self._words)
         for topic, body in self._bodies.items():
-            _add_agent(app, topic, body, apply, self._inbox)
+            _add_agent(app, topic, body, apply, self._words)
         await app.start()
         try:
             await app.wait_until_stopped()
@@ -62,45 +60,34 @@ class FaustHost:
             raise app.crash_reason
 
 
-class Inbox:
-    """Batches in the order of their coming, by topic, and word of them for Faust."""
+class Words:
+    """Topics of which Faust's agents have to hear, and those of which they have not heard yet."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[Batch]] = {}
-        self._busy: set[str] = set()
-        self._word: asyncio.Queue[str] = asyncio.Queue()
+        self._unheard: set[str] = set()
+        self._words: asyncio.Queue[str] = asyncio.Queue()
         self._is_watching = False
 
-    def put(self, batch: Batch) -> None:
-        self._waiting.setdefault(batch.topic, deque()).append(batch)
-        self._word.put_nowait(batch.topic)
+    def give(self, topic: str) -> None:
+        self._unheard.add(topic)
+        self._words.put_nowait(topic)
         self._watch()
 
-    async def word(self) -> str:
-        """The topic of a batch that waits, or did when this was said."""
-        return await self._word.get()
+    async def next(self) -> str:
+        return await self._words.get()
 
-    async def empty(self, topic: str, apply: Callable[[Batch], Awaitable[None]]) -> None:
-        """Apply all that waits for a topic's agent; often nothing."""
-        waiting = self._waiting.get(topic)
-        self._busy.add(topic)
-        try:
-            while waiting:
-                await apply(waiting.popleft())
-        finally:
-            self._busy.discard(topic)
+    def heard(self, topic: str) -> None:
+        self._unheard.discard(topic)
 
     def _watch(self) -> None:
         if not self._is_watching:
             self._is_watching = True
-            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._say_again)
+            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._give_again)
 
-    def _say_again(self) -> None:
+    def _give_again(self) -> None:
         self._is_watching = False
-        for topic, waiting in self._waiting.items():
-            if waiting and topic not in self._busy:
-                self._word.put_nowait(topic)
-                self._watch()
+        for topic in list(self._unheard):
+            self.give(topic)
 
 
 class App(faust.App):
@@ -128,7 +115,7 @@ class Schema(faust.Schema[None, str]):
         return decode
 
 
-def _create_app(name: str, inbox: Inbox) -> App:
+def _create_app(name: str, words: Words) -> App:
     app = App(
         name,
         broker="kafka://nowhere",  # a URL must be given; the transport below replaces what it would select
@@ -141,24 +128,25 @@ def _create_app(name: str, inbox: Inbox) -> App:
         store="memory://",
         stream_recovery_delay=0.0,  # nothing is recovered
     )
-    app.transport = Transport(app, inbox)
+    app.transport = Transport(app, words)
     return app
 
 
-def _add_agent(app: App, topic: str, body: Body, apply: Apply, inbox: Inbox) -> None:
+def _add_agent(app: App, topic: str, body: Body, apply: Apply, words: Words) -> None:
     async def agent(stream: StreamT[str]) -> None:
         async for _ in stream:
-            await inbox.empty(topic, lambda batch: apply(batch, body))
+            words.heard(topic)
+            await apply(topic, body)
 
     app.agent(app.topic(topic, schema=Schema(), acks=False), name=f"{topic}-agent")(agent)
 
 
 class Consumer(base.Consumer):
-    """Faust's view of the transport: word of batches comes out of an inbox, and offsets are none of its business."""
+    """Faust's view of the transport: words of topics, and offsets are none of its business."""
 
     transport: "Transport"
     _topics: frozenset[str] = frozenset()
-    _polls = 0
+    _given = 0
 
     async def subscribe(self, topics: Any) -> None:
         """Called by Faust once its agents run, and again with the same topics whenever it likes."""
@@ -173,16 +161,16 @@ class Consumer(base.Consumer):
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, FaustMessage]]:  # noqa: ASYNC109  # Faust's name
         """Yield without end; Faust cancels the fetcher that reads it."""
         while not self.should_stop:
-            topic = await self.transport.inbox.word()
-            self._polls += 1
+            topic = await self.transport.words.next()
+            self._given += 1
             yield TP(topic, 0), self._event_of(topic)
 
     def _event_of(self, topic: str) -> FaustMessage:
-        """Wrap word of a batch; its offset counts, so that it rises as Faust expects."""
+        """Wrap a word; its offset counts, so that it rises as Faust expects."""
         return ConsumerMessage(
             topic=topic,
             partition=0,
-            offset=self._polls,
+            offset=self._given,
             timestamp=time.time(),
             timestamp_type=0,
             headers=None,
@@ -210,11 +198,11 @@ class Consumer(base.Consumer):
 
 
 class Transport(base.Transport):
-    """Hands the inbox to Faust's consumer. Its producer stays abstract: it connects nowhere, and sending raises."""
+    """Hands the words to Faust's consumer. Its producer stays abstract: it connects nowhere, and sending raises."""
 
     Consumer = Consumer
     driver_version = "headrace"
 
-    def __init__(self, app: AppT, inbox: Inbox) -> None:
+    def __init__(self, app: AppT, words: Words) -> None:
         super().__init__([], app)
-        self.inbox = inbox
+        self.words = words

@@ -1,8 +1,8 @@
 """A membership: one consumer, from joining the group to leaving it.
 
-It lives on the transport's thread, and everything here but `rebuild` is called there. It leases what the group assigns,
-reads, and hands whole polls over. When its idea of the log turns out to be wrong it raises `Rebuild`, and the transport
-makes a new one.
+It lives on the transport's thread, and everything here but `rebuild` and `fenced` is called there. It leases what the
+group assigns, reads, and hands over what it read. When its idea of the log turns out to be wrong it raises `Rebuild`,
+and the transport makes a new one.
 
 Why a membership never crosses a topic id: librdkafka keeps the leader epochs of the old log. When those are higher than
 the new log's (the broker was restarted), it ignores the new log's metadata for ever: assigned, fetching nothing, no
@@ -19,19 +19,14 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from headrace.coordinator import CoordinatorWatch
-from headrace.pace import Pace
 from streams.batch import Batch
 from streams.broker import Answer, Broker, Place, TopicMissingError, Trouble
+from streams.inbox import Inbox
 
 log = structlog.get_logger(__name__)
 
 POLL_SECONDS: Final = 0.2
 """How long a poll waits for its first record, so how soon a halt is seen. It adds no latency to a record."""
-PACE_SECONDS: Final = 0.004
-"""At most one poll is handed over in this time while records keep coming (docs/performance.md); an idle agent is not
-held up."""
-POLL_RECORDS_MAX: Final = 2000
-"""Most records handed over at once: a few milliseconds of work, and a transaction of a size Postgres likes."""
 PAUSE_AFTER_SECONDS: Final = 0.2
 """How long to wait for room before reading is paused; a pause costs a fetch, because it empties the local queue."""
 CHECK_SECONDS: Final = 2.0
@@ -103,8 +98,9 @@ class Shore:
     lease: Callable[[str, str, list[int]], Granted]
     """Run the engine's lease on the event loop and wait; raises what it raises, or `Rebuild` on a halt."""
     hand_over: Callable[[list[Batch]], None]
+    inbox: Inbox
+    """Where that goes; full: nothing is read."""
     halted: threading.Event
-    room: threading.Semaphore
     broker: Broker
     watchdog: Watchdog
     on_assignment: Callable[[int], None]
@@ -125,7 +121,6 @@ class Membership:
         self._answer: Answer | None = None
         self._asked_at = self._emptied_at = time.monotonic()
         self._wrong: str | None = None
-        self._pace = Pace(PACE_SECONDS)
         self.has_read = False
         shore.watchdog.forget()
         self._coordinator = CoordinatorWatch()
@@ -137,16 +132,14 @@ class Membership:
             self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
         )
         while not self._shore.halted.is_set():
+            self._check()
+            if self._shore.inbox.room <= 0:
+                self._wait_for_room()
+                continue
             if not self._fetched:
                 self._read(1, POLL_SECONDS)  # wakes with the first record ...
-            self._check()
-            if self._fetched and self._wait_for_room():
-                try:
-                    self._pace.wait()
-                    self._read(POLL_RECORDS_MAX - 1, 0)  # ... and takes whatever else is already here
-                except BaseException:
-                    self._shore.room.release()  # a rebuild must not take the place with it
-                    raise
+            if self._fetched:
+                self._read(self._shore.inbox.room, 0)  # ... and takes whatever else is already here
                 self._hand_over()
 
     def close(self) -> None:
@@ -267,23 +260,20 @@ class Membership:
         else:  # records stay with the leases they were fetched under
             self._fetched.append((self._leases, messages))
 
-    def _wait_for_room(self) -> bool:
-        """Wait until a batch may be handed over; meanwhile poll paused, so that a slow body costs no membership."""
+    def _wait_for_room(self) -> None:
+        """Wait until records may be handed over; meanwhile poll paused, so that a slow body costs no membership."""
         is_paused = False
-        while not self._shore.halted.is_set():
-            if self._shore.room.acquire(timeout=PAUSE_AFTER_SECONDS):
-                if is_paused:
-                    self._consumer.resume(self._consumer.assignment())
-                    self._shore.watchdog.forget()
-                return True
+        while not self._shore.halted.is_set() and not self._shore.inbox.wait(PAUSE_AFTER_SECONDS):
             self._consumer.pause(self._consumer.assignment())
             is_paused = True
             self._read(1, 0)  # serves the group; a partition assigned just now is not paused yet and may give a record
             self._check(is_paused=True)
-        return False
+        if is_paused:
+            self._consumer.resume(self._consumer.assignment())
+            self._shore.watchdog.forget()
 
     def _hand_over(self) -> None:
-        """Give what was fetched to the event loop, one batch per topic; a place taken for nothing is given back."""
+        """Give what was fetched to the event loop, a batch for each topic and leases."""
         fetched, self._fetched = self._fetched, []
         batches: list[Batch] = []
         for leases, messages in fetched:
@@ -298,8 +288,6 @@ class Membership:
             self._shore.reading.over()
             self.has_read = True
             self._shore.hand_over(batches)
-        else:
-            self._shore.room.release()
 
     def _sort(self, messages: list[Message]) -> dict[str, dict[int, list[Message]]]:
         sorted_: dict[str, dict[int, list[Message]]] = {}

@@ -1,9 +1,9 @@
-"""The host without Faust: a queue and a coroutine per topic."""
+"""The host without Faust: a coroutine per topic."""
 
 import asyncio
 from collections.abc import Mapping
 
-from streams.batch import Apply, Batch, Body
+from streams.batch import Apply, Body
 
 
 class PlainHost:
@@ -11,19 +11,21 @@ class PlainHost:
 
     def __init__(self, bodies: Mapping[str, Body]) -> None:
         self._bodies = dict(bodies)
-        self._inboxes: dict[str, asyncio.Queue[Batch]] = {topic: asyncio.Queue() for topic in bodies}
+        self._told = {topic: asyncio.Event() for topic in bodies}
 
-    def deliver(self, batch: Batch) -> None:
-        self._inboxes[batch.topic].put_nowait(batch)
+    def tell(self, topic: str) -> None:
+        self._told[topic].set()
 
     async def serve(self, apply: Apply) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 for topic, body in self._bodies.items():
-                    group.create_task(self._serve_topic(self._inboxes[topic], body, apply))
+                    group.create_task(self._serve_topic(topic, body, apply))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None  # the first body that raised; the group cancelled the others
 
-    async def _serve_topic(self, inbox: asyncio.Queue[Batch], body: Body, apply: Apply) -> None:
+    async def _serve_topic(self, topic: str, body: Body, apply: Apply) -> None:
         while True:
-            await apply(await inbox.get(), body)
+            await self._told[topic].wait()
+            self._told[topic].clear()
+            await apply(topic, body)

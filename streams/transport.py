@@ -1,29 +1,29 @@
 """The stream transport: Kafka records reach the agents in batches, under ownership that Postgres grants.
 
 Theory
-    A thread owns a confluent-kafka consumer and hands whole polls to the event loop, one `Batch` per topic. On the loop
-    an agent's body applies a batch in one Postgres transaction: its effects and the next offset of each partition, if
-    the partition's epoch is still the one the batch was fetched under. Kafka stores no offset of ours and decides
-    nothing; it says who may try.
+    A thread owns a confluent-kafka consumer and puts what it reads into an inbox, by topic. On the loop an agent's body
+    applies a `Batch` in one Postgres transaction: its effects and the next offset of each partition, if the partition's
+    epoch is still the one the batch was fetched under. Kafka stores no offset of ours and decides nothing; it says who
+    may try.
 
     assigned    The group assigns partitions; the thread takes a lease on each (the epoch rises, the next offset comes
                 back) and starts reading there. From this moment every batch of an earlier owner is fenced, however late
-                it commits. fetched     A poll waits for its first record, then takes all that is already there: no
-                latency when idle, large batches when busy. At most `BATCHES_MAX` polls are out; then reading pauses,
-                and polling goes on so that the group keeps us. applied     A body that returns makes room for the next
-                poll. A body that raises ends the process: nothing more is begun, and what it had not committed is read
-                again by the next owner. rebuilt     The consumer is thrown away and made anew, which takes fresh
-                leases, whenever its idea of the log may be wrong: a fatal error, an offset outside the log, a topic id
-                that changed, a hole that a body met (`Batch.rebuild`), or a log that grows while nothing arrives (the
-                watchdog). This is always safe and costs a moment.
+                it commits. fetched     The thread waits for a first record, then takes all that is already there: no
+                latency when idle, large batches when busy. It goes on while a body runs, until the inbox is full; then
+                reading pauses, and polling goes on so that the group keeps us. applied     A body that returns is given
+                what came meanwhile, at once. A body that raises ends the process: nothing more is begun, and what it
+                had not committed is read again by the next owner. rebuilt     The consumer is thrown away and made
+                anew, which takes fresh leases, whenever its idea of the log may be wrong: a fatal error, an offset
+                outside the log, a topic id that changed, a hole that a body met (`Batch.rebuild`), or a log that grows
+                while nothing arrives (the watchdog). This is always safe and costs a moment; what still waits of the
+                old leases is fenced.
 
 What the log's identity is for: a topic that was deleted and created again looks healthy to a fetcher, and an old offset
 may even lie inside the new log. Only the topic id tells. Until it is noticed (2 s), records of the new log may be
 missed or repeated; tokens, state checks and sweeps make both harmless.
 
 Offsets must be contiguous, so no transactional producers and no compaction on the engine's own topics. Not modelled:
-order between topics (each has its own queue of batches), and one topic's pause alone (a poll holds its place until all
-its batches are applied).
+order between topics (each has its own batches), and one topic's pause alone (the inbox is full or it is not).
 
 Two hosts run the same bodies: Faust (`faust_host`) and a plain coroutine per topic (`plain_host`).
 """
@@ -39,16 +39,19 @@ from typing import Any, ClassVar, Final, Literal, Protocol, TypedDict, assert_ne
 import structlog
 from confluent_kafka import KafkaException
 
+from headrace.pace import Pace
 from streams.batch import Apply, Batch, Body, Lease
 from streams.broker import Broker, Trouble
+from streams.inbox import Inbox
 from streams.membership import Granted, Membership, Rebuild, Shore, Watchdog
 
 __all__ = ["Batch", "Body", "Host", "Lease", "Stats", "Transport", "run"]
 
 log = structlog.get_logger(__name__)
 
-BATCHES_MAX: Final = 1
-"""Polls that are out at once: one being applied, one fetched meanwhile. More is only fenced when ownership moves."""
+PACE_SECONDS: Final = 0.004
+"""At most one batch of a topic is begun in this time while records keep coming (docs/performance.md); an idle agent is
+not held up."""
 DRAIN_SECONDS: Final = 5.0
 """How long a stop waits for the batches being applied; longer, and a process manager would lose patience."""
 LEAVE_SECONDS: Final = 3.0
@@ -64,7 +67,7 @@ class Stats(TypedDict):
     """Counters since the process began; `assigned_partitions` and `last_rebuild_reason` are the state now."""
 
     polls: int
-    """Polls handed over that had records."""
+    """Reads that had records."""
     records: int
     rebuilds: int
     last_rebuild_reason: str
@@ -75,11 +78,11 @@ class Stats(TypedDict):
 class Host(Protocol):
     """What runs the bodies on the event loop."""
 
-    def deliver(self, batch: Batch) -> None:
-        """Take a batch; batches of one topic are to be applied in the order in which they come. Returns at once."""
+    def tell(self, topic: str) -> None:
+        """Hear that something waits for a topic; said once until `apply` was called for it. Returns at once."""
 
     async def serve(self, apply: Apply) -> None:
-        """Call `apply` for each batch until cancelled; raises what a body raised."""
+        """Call `apply` for each topic told of, until cancelled; raises what a body raised."""
 
 
 class Transport:
@@ -95,7 +98,7 @@ class Transport:
         group: str,
         topics: Iterable[str],
         lease: Lease,
-        deliver: Callable[[Batch], None],
+        tell: Callable[[str], None],
         conf: Mapping[str, Any] | None = None,
         topic_ids: bool = True,
         log_id: str = "-",
@@ -103,11 +106,12 @@ class Transport:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         """Done when the thread has ended; carries the error that ended it."""
-        self._topics, self._lease, self._deliver = list(topics), lease, deliver
+        self._topics, self._lease, self._tell = list(topics), lease, tell
         given = dict(conf or {})
         watchdog = Watchdog(float(given.pop("headrace.watchdog.seconds", WATCHDOG_SECONDS)))
         self._conf = consumer_conf(bootstrap, group, given)
-        self._halted, self._room = threading.Event(), threading.Semaphore(BATCHES_MAX)
+        self._halted, self._inbox = threading.Event(), Inbox()
+        self._paces = {topic: Pace(PACE_SECONDS) for topic in self._topics}
         self._closing = False
         self._applying = 0
         self._idle = asyncio.Event()
@@ -115,8 +119,8 @@ class Transport:
         self._shore = Shore(
             lease=self._lease_on_loop,
             hand_over=self._hand_over,
+            inbox=self._inbox,
             halted=self._halted,
-            room=self._room,
             broker=Broker(_admin_conf(self._conf), topic_ids, log_id),
             watchdog=watchdog,
             on_assignment=self._note_assignment,
@@ -138,10 +142,18 @@ class Transport:
         if self._thread.is_alive():
             await asyncio.wait({self.ended}, timeout=LEAVE_SECONDS)
 
-    async def apply(self, batch: Batch, body: Body) -> None:
-        """Run a body on a batch and make room for the next poll; after an error, or on a stop, begin nothing more."""
-        if self._closing:
-            return
+    async def apply(self, topic: str, body: Body) -> None:
+        """Run a body on all that waits for a topic; after an error, or on a stop, begin nothing more."""
+        pace = self._paces[topic]
+        while True:
+            if (seconds := pace.left) > 0:
+                await asyncio.sleep(seconds)
+            if self._closing or (batch := self._inbox.take(topic)) is None:
+                return
+            pace.begin()
+            await self._apply(batch, body)
+
+    async def _apply(self, batch: Batch, body: Body) -> None:
         self._applying += 1
         self._idle.clear()
         try:
@@ -149,8 +161,6 @@ class Transport:
         except BaseException:
             self._closing = True
             raise
-        else:
-            batch.on_finished()
         finally:
             self._applying -= 1
             if not self._applying:
@@ -203,12 +213,10 @@ class Transport:
                     raise Rebuild("halted") from None
 
     def _hand_over(self, batches: list[Batch]) -> None:
-        finished = _after(len(batches), self._room.release)
         self.stats["polls"] += 1
-        for batch in batches:
-            batch.on_finished = finished
-            self.stats["records"] += len(batch)
-            self._loop.call_soon_threadsafe(self._deliver, batch)
+        self.stats["records"] += sum(map(len, batches))
+        for topic in self._inbox.put(batches):
+            self._loop.call_soon_threadsafe(self._tell, topic)
 
     # -- on the loop
 
@@ -252,7 +260,7 @@ async def run(
         group=group,
         topics=bodies,
         lease=lease,
-        deliver=serving.deliver,
+        tell=serving.tell,
         conf=conf,
         topic_ids=topic_ids,
         log_id=log_id,
@@ -311,19 +319,6 @@ def _admin_conf(conf: Mapping[str, Any]) -> dict[str, Any]:
 
 async def _as_coroutine(lease: Lease, topic: str, topic_id: str, partitions: list[int]) -> Granted:
     return await lease(topic, topic_id, partitions)
-
-
-def _after(count: int, then: Callable[[], None]) -> Callable[[], None]:
-    """Make a function whose `count`-th call calls `then`."""
-    left = count
-
-    def one_more() -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            then()
-
-    return one_more
 
 
 @contextmanager
