@@ -54,7 +54,7 @@ class Loop:
     def _commit(self, rows: Rows) -> list[Record]:
         """What the transaction writes, and what the relay reads of it."""
         rows.calls()
-        return [record for content in rows.columns.get("publish_messages", [[]])[0] for record in unbundle(content)]
+        return [record for (content,) in rows.rows.get("publish_messages", []) for record in unbundle(content)]
 
     def _work(self, record: Record) -> tuple[bytes, bytes]:
         command = decode_command(record.value)

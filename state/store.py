@@ -66,6 +66,7 @@ from state.settings import EngineSettings
 from state.sql import Statement, load
 
 BATCH: Final = load("batch")
+_ANSWERS: Final = (Succeeded, Failed, Returned)
 
 
 class StoredRun(RunState):
@@ -125,7 +126,8 @@ class Rows:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.columns: dict[str, list[list[Any]]] = {}
+        self.rows: dict[str, list[tuple[Any, ...]]] = {}
+        """By statement."""
         self.records: list[Record] = []
         self.runs: dict[bytes, StoredRun] = {}
         self.soonest: int | None = None
@@ -133,11 +135,10 @@ class Rows:
 
     # -- collecting
     def add(self, statement: str, *values: Any) -> None:
-        columns = self.columns.get(statement)
-        if columns is None:
-            columns = self.columns[statement] = [[] for _ in BATCH[statement].columns]
-        for column, value in zip(columns, values, strict=True):
-            column.append(value)
+        rows = self.rows.get(statement)
+        if rows is None:
+            rows = self.rows[statement] = []
+        rows.append(values)
 
     def begin(
         self,
@@ -263,7 +264,7 @@ class Rows:
 
     def _end_attempt(self, run: StoredRun, action: EndAttempt, event: MachineEvent | None) -> None:
         worker, started, finished, output = "", None, None, None
-        if isinstance(event, Succeeded | Failed | Returned):
+        if isinstance(event, _ANSWERS):
             worker, started, finished = event.worker, event.started or None, event.finished or None
         if isinstance(event, Succeeded):
             output = bytes(event.output)
@@ -276,11 +277,8 @@ class Rows:
     def _clear_timer(self, run: StoredRun, task: int) -> None:
         """Also one set earlier in this batch: what a batch sets and clears was never there."""
         self.add("delete_timers", run.run_id, task)
-        columns = self.columns.get("set_timers")
-        if columns:
-            keep = [i for i, row in enumerate(zip(columns[0], columns[1], strict=True)) if row != (run.run_id, task)]
-            if len(keep) < len(columns[0]):
-                self.columns["set_timers"] = [[column[i] for i in keep] for column in columns]
+        if timers := self.rows.get("set_timers"):
+            self.rows["set_timers"] = [row for row in timers if row[:2] != (run.run_id, task)]
 
     def _ask(self, run: StoredRun, action: Ask) -> None:
         spec = run.plan.tasks[action.task].approval
@@ -384,8 +382,8 @@ class Rows:
             return
         rows = table_columns(self.records)
         ids = [uuid.bytes for uuid in rows.pop("id")]
-        self.columns["publish_rows"] = [ids, *rows.values()]
-        self.columns["delete_rows"] = [ids]
+        self.rows["publish_rows"] = list(zip(ids, *rows.values(), strict=True))
+        self.rows["delete_rows"] = [(one,) for one in ids]
 
     def calls(self) -> list[Call]:
         """Everything as one call per statement, in the order in which they must run; parameters are binary arrays."""
@@ -397,7 +395,7 @@ class Rows:
         if self.records:
             self._publish()
             self.records = []
-        given = self.columns
+        given = self.rows
         return [(name, _encode(statement, given[name])) for name, statement in BATCH.items() if given.get(name)]
 
 
@@ -406,7 +404,8 @@ def _answered(run: StoredRun, index: int) -> bool:
     return run.plan.tasks[index].run is not None and index not in run.outputs
 
 
-def _encode(statement: Statement, columns: list[list[Any]]) -> list[bytes]:
+def _encode(statement: Statement, rows: list[tuple[Any, ...]]) -> list[bytes]:
+    columns = zip(*rows, strict=True)
     return [TYPES[kind][1](values) for (_, kind), values in zip(statement.columns, columns, strict=True)]
 
 

@@ -10,6 +10,7 @@ partition; any other bug ends the process.
 """
 
 import asyncio
+import re
 import time
 import traceback
 from collections.abc import Callable
@@ -20,7 +21,7 @@ import msgspec
 import structlog
 from confluent_kafka import Message
 
-from headrace.errors import HeadraceError, MessageError, PayloadError, UnavailableError
+from headrace.errors import MessageError, PayloadError, UnavailableError
 from headrace.machine import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, Resolved, advance
 from headrace.machine.status import RUN_TERMINAL
 from headrace.messages import (
@@ -58,8 +59,8 @@ commit once its WAL is flushed, which is before other sessions see its rows, so 
 start. Not found means not yet."""
 ABSENT_SECONDS: Final = 60.0
 """How long a key that was not found within all those looks is taken to be nobody's, without looking again."""
-SESSION_CHARS: Final = 32
-"""A UUID in hex, without dashes."""
+_is_session: Final = re.compile("[0-9a-f]{32}").fullmatch
+_is_run_id: Final = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 CLOCK_SECONDS: Final = 5.0
 """How far the clock by which a run got its id may be from the database's."""
 TOLD_MAX: Final = 5
@@ -72,6 +73,7 @@ RETRY_SECONDS: Final = 0.05
 RETRY_SECONDS_MAX: Final = 2.0
 
 
+_WITHOUT_A_SESSION: Final = (Requested, Due)
 OfHandOut = Started | Succeeded | Failed | Returned | Lost | Due
 """What names the hand-out it is about, and so needs its nonce."""
 
@@ -222,7 +224,7 @@ class RunAgent:
 
     async def _load(self, keys: set[bytes]) -> None:
         now = time.monotonic()
-        unknown = {key for key in self._cache.unknown(keys) if self._absent.get(key, 0.0) < now and _is_uuid(key)}
+        unknown = {key for key in self._cache.unknown(keys) if self._absent.get(key, 0.0) < now and _is_run_id(key)}
         for pause in NOT_YET:
             if not unknown:
                 return
@@ -237,7 +239,7 @@ class RunAgent:
     async def _requests(self, told: list[Told]) -> dict[str, Request]:
         """The rows of `inbox` that this batch names."""
         wanted = {
-            event.inbox for _, _, event in told if isinstance(event, Requested) and _is_uuid(event.inbox.encode())
+            event.inbox for _, _, event in told if isinstance(event, Requested) and _is_run_id(event.inbox.encode())
         }
         found: dict[str, Request] = {}
         for pause in NOT_YET:
@@ -294,7 +296,8 @@ class RunAgent:
         if run is not None:
             is_unknown = event.token > run.task(event.task).token
         else:
-            is_unknown = _is_uuid(told.key) and _made_at(told.key) < self._timeline.noted_at + CLOCK_SECONDS
+            made_by = self._timeline.noted_at + CLOCK_SECONDS
+            is_unknown = _is_run_id(told.key) is not None and _made_at(told.key) < made_by
         return is_unknown and not self._lacks_nonce(told.key, event)
 
     def _refuse_lost_future(self, told: Told, rows: Rows) -> None:
@@ -405,6 +408,7 @@ class RunAgent:
     def _forget(self) -> None:
         """Nothing in memory is to be trusted: start from Postgres."""
         self._cache.clear()
+        self._metrics.forget_batch()
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
@@ -417,17 +421,13 @@ def _unstorable(event: Succeeded | Failed, why: str) -> Failed:
 
 def _checked(event: Event) -> Event:
     """Refuse what no row can hold, so that one record does not stop the others. Raises MessageError."""
-    if isinstance(event, Requested | Due):
+    if isinstance(event, _WITHOUT_A_SESSION):
         return event
-    if event.session and len(event.session) != SESSION_CHARS:
+    if event.session and not _is_session(event.session):
         try:
             event.session = UUID(event.session).hex  # a UUID has several spellings; everywhere here it has this one
         except ValueError:
             raise MessageError(f"{event.session[:80]!r} is no worker session") from None
-    try:
-        bytes.fromhex(event.session)
-    except ValueError:
-        raise MessageError(f"{event.session!r} is no worker session") from None
     if not isinstance(event, Lost):
         finished = 0 if isinstance(event, Started) else event.finished
         if not (0 <= event.started < INSTANT_MAX and 0 <= finished < INSTANT_MAX):
@@ -457,13 +457,6 @@ def _without_nul(event: Event) -> Event:
 def _made_at(key: bytes) -> float:
     """Seconds since 1970 by the clock of whoever made this UUIDv7."""
     return int(key[:8] + key[9:13], 16) / 1000
-
-
-def _is_uuid(key: bytes) -> bool:
-    try:
-        return str(UUID(key.decode())) == key.decode()
-    except (ValueError, HeadraceError):
-        return False
 
 
 class _Body(msgspec.Struct):

@@ -38,9 +38,10 @@ def derive_status(tasks: int, counts: Mapping[TaskStatus, int], *, attention: bo
     if attention:
         return RunStatus.NEEDS_ATTENTION
     get = counts.get
-    if sum(get(status, 0) for status in TERMINAL) == tasks:
-        if get(TaskStatus.FAILED, 0):
+    failed, cancelled = get(TaskStatus.FAILED, 0), get(TaskStatus.CANCELLED, 0)
+    if get(TaskStatus.COMPLETED, 0) + get(TaskStatus.SKIPPED, 0) + failed + cancelled == tasks:
+        if failed:
             return RunStatus.FAILED
-        return RunStatus.CANCELLED if get(TaskStatus.CANCELLED, 0) else RunStatus.COMPLETED
+        return RunStatus.CANCELLED if cancelled else RunStatus.COMPLETED
     busy = get(TaskStatus.QUEUED, 0) + get(TaskStatus.RUNNING, 0) + get(TaskStatus.PENDING, 0)
     return RunStatus.WAITING if get(TaskStatus.WAITING, 0) and not busy else RunStatus.RUNNING

@@ -136,7 +136,7 @@ def _replace_details() -> None:
     for module in (headrace.worker.control, headrace.worker.hold):  # what an exclusive body leads to
         put(module, os=SimpleNamespace(_exit=_exit))
     put(headrace.worker.session, uuid=SimpleNamespace(uuid4=make_uuid))
-    put(state.store, _encode=lambda statement, columns: columns)
+    put(state.store, _encode=lambda statement, rows: [list(column) for column in zip(*rows, strict=True)])
     put(streams.metrics.Metrics, fresh=lambda self: [])
 
 
