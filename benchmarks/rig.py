@@ -16,10 +16,12 @@ from headrace.embedded.databases import create_database, drop_database
 from headrace.embedded.kafka import VERSION, ApacheKafka, fetch_jars
 from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.stack import Stack
+from state.settings import EngineSettings
 
 ROOT: Final = Path(__file__).parent.parent
 LEASE_SECONDS: Final = 30.0
-PARTITIONS: Final = 16
+PARTITIONS: Final[int] = EngineSettings.model_fields["partitions"].default
+"""The engine's own."""
 POSTGRES: Final[Mapping[str, str]] = {"max_wal_size": "8GB", "checkpoint_timeout": "15min"}
 SHARED_BUFFERS: Final = "512MB"
 KAFKA: Final[Mapping[str, str | int]] = {"log.flush.interval.messages": "9223372036854775807"}

@@ -19,7 +19,7 @@ class EngineSettings(BaseSettings):
     """Key of the nonces, shared by all engine processes: whoever knows it can complete any task."""
     prefix: str = "headrace"
     """In front of every topic name."""
-    partitions: int = Field(default=16, ge=1, le=512)
+    partitions: int = Field(default=8, ge=1, le=512)
     """Of command topics and of the events topic; fixed once the topics exist."""
     namespace: str = "default"
     lease_seconds: float = Field(default=30.0, gt=0.2, le=3600)
