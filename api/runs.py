@@ -29,7 +29,7 @@ from api.schemas import (
 )
 from api.wiring import Wired, Wiring
 from headrace.errors import ConflictError, NotFoundError
-from headrace.machine import Plan, RunStatus
+from headrace.machine import Plan, RunStatus, TaskStatus
 from state.decisions import cancel_run, release_run
 from state.queries.rows import Connection
 from state.queries.run import (
@@ -43,6 +43,7 @@ from state.queries.run import (
     list_runs,
 )
 from state.starts import start_run
+from state.store import StoredRun
 from state.workflows import list_versions
 
 OUTPUTS_MAX: Final = 20_000
@@ -78,7 +79,7 @@ async def start(workflow: str, request: Request, wired: Wired) -> Response:
         plan = await wired.plans.latest(connection, wired.namespace, workflow, asked.version)
         await wired.input_schemas.check(connection, plan.version_id, given)
         try:
-            started, created = await start_run(
+            started, begun = await start_run(
                 connection,
                 wired.store,
                 plan,
@@ -91,9 +92,10 @@ async def start(workflow: str, request: Request, wired: Wired) -> Response:
             )
         except psycopg.errors.UniqueViolation as error:
             raise ConflictError(f"there is a run {run_id} already", run_id=run_id) from error
-        if created:
-            wired.metrics.starts.labels(plan.name).inc()
-        return answer(await read_run(wired, connection, UUID(started)), 201 if created else 200)
+        if begun is None:
+            return answer(await read_run(wired, connection, UUID(started)), 200)
+        wired.metrics.starts.labels(plan.name).inc()
+        return answer(await _read_begun(wired, connection, begun), 201)
 
     return await perform(wired, request, content, act)
 
@@ -165,6 +167,16 @@ async def read_run(wiring: Wiring, connection: Connection, run_id: UUID) -> Run:
     return (await _complete(wiring, connection, [await find_run(wiring, connection, run_id)]))[0]
 
 
+async def _read_begun(wiring: Wiring, connection: Connection, run: StoredRun) -> Run:
+    """A run that this transaction has begun: how its tasks stand is known, and while none has ended there is no output.
+    """
+    row = await find_run(wiring, connection, UUID(bytes=run.run_id))
+    if run.counts.get(TaskStatus.COMPLETED):
+        return (await _complete(wiring, connection, [row]))[0]
+    counts = {status.value: tasks for status, tasks in run.counts.items()}
+    return _run(row, full_counts(run.plan, counts), {})
+
+
 async def _page(
     wiring: Wiring, connection: Connection, workflow: str | None, status: RunStatus | None, limit: int, page: str | None
 ) -> RunPage:
@@ -196,23 +208,31 @@ async def _complete(wiring: Wiring, connection: Connection, rows: Sequence[RunRo
         counted[count.run_id][count.status] = count.tasks
     rows, outputs = await _outputs(connection, rows, plans)
     return [
-        Run(
-            str(row.run_id),
-            row.workflow,
-            row.version,
-            RunStatus(row.status),
-            raw(row.input),
-            {plans[row.version_id].tasks[found.task].name: raw(found.output) for found in outputs[row.run_id]},
-            row.trigger,
-            row.row_version,
-            row.created_at,
-            row.updated_at,
-            row.finished_at,
+        _run(
+            row,
             full_counts(plans[row.version_id], counted[row.run_id]),
-            row.namespace,
+            {plans[row.version_id].tasks[found.task].name: raw(found.output) for found in outputs[row.run_id]},
         )
         for row in rows
     ]
+
+
+def _run(row: RunRow, tasks: dict[str, int], outputs: dict[str, msgspec.Raw]) -> Run:
+    return Run(
+        str(row.run_id),
+        row.workflow,
+        row.version,
+        RunStatus(row.status),
+        raw(row.input),
+        outputs,
+        row.trigger,
+        row.row_version,
+        row.created_at,
+        row.updated_at,
+        row.finished_at,
+        tasks,
+        row.namespace,
+    )
 
 
 async def _outputs(

@@ -55,8 +55,8 @@ async def start_run(
     traceparent: str | None = None,
     source: str = "api",
     actor: str = "",
-) -> tuple[str, bool]:
-    """Start one run, in the caller's open transaction; answers (run id, whether it is new).
+) -> tuple[str, StoredRun | None]:
+    """Start one run, in the caller's open transaction; answers (run id, the run when it is new).
 
     The same key gives the same run, also to a racing transaction: it waits for the one that came first. Raises
     KeyReusedError when the key belongs to a run of another workflow or input.
@@ -74,13 +74,13 @@ async def start_run(
                     raise KeyReusedError(
                         f"key {key!r} was used for another workflow or input", key=key, run_id=str(found)
                     )
-                return str(found), False
+                return str(found), None
         await cursor.execute(_SQL.text("read_clock"))
         at = (await cursor.fetchall())[0][0]
     rows = Rows(store)
-    begin_run(rows, start, namespace, at)
+    run = begin_run(rows, start, namespace, at)
     await execute(connection, rows.calls())
-    return start.run_id, True
+    return start.run_id, run
 
 
 def start_runs(

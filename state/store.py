@@ -410,8 +410,8 @@ def _encode(statement: Statement, rows: list[tuple[Any, ...]]) -> list[bytes]:
 
 
 async def execute(connection: psycopg.AsyncConnection[Any], calls: Sequence[Call]) -> None:
-    """Run a batch's calls in the caller's open transaction, on an ordinary connection."""
-    async with psycopg.AsyncRawCursor(connection) as cursor:
+    """Run a batch's calls in the caller's open transaction, on an ordinary connection, in one round trip."""
+    async with connection.pipeline(), psycopg.AsyncRawCursor(connection) as cursor:
         for name, parameters in calls:
             await cursor.execute(BATCH[name].sql, [Array.encoded(raw) for raw in parameters])
 
