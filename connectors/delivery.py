@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Iterable
 
+import uvloop
+
 from headrace.batch_producer import BatchProducer, Refused
 from headrace.messages import TRACEPARENT
 from state.outbox import Record
@@ -12,7 +14,7 @@ class Delivery:
     """Everything that was begun, until it is in Kafka or refused. Not thread-safe."""
 
     def __init__(self, kafka: str, compression: str = "none") -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self.refused: list[Refused] = []
         """What Kafka will never take; to be read and cleared by the caller."""
         self._producer = BatchProducer({"bootstrap_servers": kafka}, self.refused.append, compression)
