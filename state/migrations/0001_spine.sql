@@ -131,14 +131,17 @@ CREATE TABLE history (
   CONSTRAINT history_key PRIMARY KEY (run_id, row_version)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 1.0);
 
+CREATE VIEW attempt_event AS
+  SELECT run_id, row_version, ended_at AS at, 'attempt_' || outcome AS kind, task, token, worker AS actor,
+         json_build_object('attempt', attempt, 'started_at', started_at, 'finished_at', finished_at, 'error', error) AS detail
+  FROM attempt;
+
 -- The gap-free list of all that ever moved a run: 1..row_version.
 -- A cancel ends several attempts under one row_version, which its own history row stands for.
 CREATE VIEW run_event AS
   SELECT run_id, row_version, at, kind, task, token, actor, detail FROM history
   UNION ALL
-  SELECT run_id, row_version, ended_at, 'attempt_' || outcome, task, token, worker,
-         json_build_object('attempt', attempt, 'started_at', started_at, 'finished_at', finished_at, 'error', error)
-  FROM attempt;
+  SELECT run_id, row_version, at, kind, task, token, actor, detail FROM attempt_event;
 
 -- == what waits ============================================================================================================
 CREATE TABLE timer (
