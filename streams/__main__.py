@@ -75,7 +75,7 @@ async def serve(settings: StreamsSettings, *, fails_over: bool = False) -> None:
     database = Database(settings.postgres)
     owner = f"{os.uname().nodename}/{os.getpid()}/{uuid4().hex[:8]}"
     ownership, clock = Ownership(database, owner), DatabaseClock(database)
-    sweeps = Sweeps(store, plans, topics, metrics, fails_over=fails_over)
+    sweeps = Sweeps(store, plans, topics, metrics, retention_days=settings.retention_days, fails_over=fails_over)
     timeline_of: Callable[[Pipe], Timeline] = attrgetter("timeline") if fails_over else lambda _: FIRST
     runs = RunAgent(
         store, ownership, database, RunCache(database, plans), clock, metrics, sweeps.expect_timer, timeline_of
