@@ -429,6 +429,8 @@ CREATE TABLE subscription (
   input json,
   enabled boolean NOT NULL DEFAULT true,
   created_at timestamptz NOT NULL DEFAULT now(),
+  -- Since when its records are not read because too many runs are under way.
+  waits_since timestamptz,
   CONSTRAINT subscription_name_is_unique UNIQUE (namespace, name)
 );
 
