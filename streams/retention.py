@@ -22,8 +22,8 @@ SLICE_RUNS: Final = 500
 SLICE_MOVES: Final = 2_000
 """Events of the runs in one slice, each with about two rows: some 20 ms. A run with more of them goes alone."""
 PAUSE_SHARE: Final = 4.0
-"""Pauses are so many times as long as the slice before: a fifth of one connection's time, in which it removes 14,000 to
-22,000 steps a second, more than come in on the same machine (decision 0010)."""
+"""Pauses are so many times as long as the slice before: a fifth of one connection's time. In that it removes 14,000 to
+22,000 steps a second when nothing else runs (decision 0010), and fewer, by itself, when the machine is busy."""
 EVENTS_MAX: Final = 5_000
 """Fates of records in one slice."""
 _BEGINNING: Final = UUID(int=0)

@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
+from headrace.embedded.broker import EmbeddedBroker
 from headrace.graph import from_data
 from state.plans import Plans
 from state.settings import EngineSettings
@@ -22,7 +25,9 @@ from streams.clock import DatabaseClock
 from streams.database import Database
 from streams.metrics import Metrics
 from streams.ownership import Ownership
+from streams.transport import run
 from streams.trigger_agent import TriggerAgent, follow
+from tests.conftest import SESSION_TIMEOUT_MS
 
 TOPIC = "shop.orders"
 LIMIT = 10
@@ -310,3 +315,37 @@ async def test_topics_that_are_left_give_their_waiting_records_back(full: Shop):
     following.cancel()
     assert served == [{TOPIC}, {TOPIC, "shop.refunds"}]
     assert full.position() == [(None,)]
+
+
+async def test_a_member_whose_records_wait_keeps_its_partitions_and_leaves_when_told(
+    full: Shop, embedded_broker: EmbeddedBroker, topic_prefix: str
+):
+    """With the real transport: longer than the group waits for a member that does not poll, then a stop."""
+    topic, stop = f"{topic_prefix}.orders", asyncio.Event()
+    full.query("UPDATE subscription SET topic = %s RETURNING 1", topic)
+    producer = Producer({"bootstrap.servers": embedded_broker.bootstrap})
+    producer.produce(topic, b'{"n": 1}', partition=0)
+    assert await asyncio.to_thread(producer.flush, 15) == 0
+    serving = asyncio.create_task(
+        run(
+            "plain",
+            bootstrap=embedded_broker.bootstrap,
+            group=topic_prefix,
+            bodies=dict.fromkeys(full.agent.look(), full.agent),
+            lease=full.ownership.lease,
+            conf={"fetch.wait.max.ms": 10},
+            topic_ids=False,
+            stop=stop,
+            handle_signals=False,
+        )
+    )
+    await until(lambda: full.metrics.trigger_wait_seconds._value.get() > 0)
+    epochs = full.query("SELECT partition, epoch FROM partition_owner WHERE topic = %s ORDER BY 1", topic)
+    await asyncio.sleep(SESSION_TIMEOUT_MS / 1000 + 2)
+    assert full.query("SELECT partition, epoch FROM partition_owner WHERE topic = %s ORDER BY 1", topic) == epochs
+    full.agent.is_leaving = True
+    stop.set()
+    began = time.monotonic()
+    await asyncio.wait_for(serving, 10)
+    assert time.monotonic() - began < 4
+    assert full.fates() == []
