@@ -4,6 +4,7 @@ Driver errors become `UnavailableError` here and nowhere else. That Postgres is 
 once more.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -24,7 +25,7 @@ RECONNECT_SECONDS: Final = 4.0
 Postgres is found again within a few seconds of its return, however long it was away.
 """
 WAITING_MAX: Final = 500
-"""Requests that may wait for a connection; more are refused at once."""
+"""Requests that may wait for a connection of one kind; more are refused at once."""
 _SESSION: Final = """
     SELECT set_config('application_name', 'headrace-api', false), set_config('timezone', 'UTC', false),
            set_config('statement_timeout', '5s', false), set_config('lock_timeout', '2s', false),
@@ -43,32 +44,22 @@ _log = structlog.get_logger("api.database")
 
 
 class Database:
-    """A pool of connections. `open` does not wait for Postgres: a process that starts without it answers 503 until it
-    is there.
+    """Two pools of connections: a write waits for other writes and never for reads, however slow and many those are.
+    `open` does not wait for Postgres: a process that starts without it answers 503 until it is there.
     """
 
     def __init__(self, settings: ApiSettings) -> None:
         self.is_away = False
         self._errors = 0
-        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            settings.postgres,
-            name="api",
-            min_size=1,
-            max_size=settings.api_pool_size,
-            timeout=WAIT_SECONDS,
-            max_waiting=WAITING_MAX,
-            reconnect_timeout=RECONNECT_SECONDS,
-            kwargs={"autocommit": True, "connect_timeout": 2},
-            configure=_configure,
-            check=AsyncConnectionPool.check_connection,
-            open=False,
-        )
+        self._reads = _pool("reads", settings.postgres, settings.api_pool_size)
+        self._writes = _pool("writes", settings.postgres, settings.api_write_pool_size)
 
     async def open(self) -> None:
-        await self._pool.open(wait=False)
+        for pool in (self._reads, self._writes):
+            await pool.open(wait=False)
 
     async def close(self) -> None:
-        await self._pool.close(timeout=2)
+        await asyncio.gather(self._reads.close(timeout=2), self._writes.close(timeout=2))
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[Connection]:
@@ -84,7 +75,7 @@ class Database:
         """One transaction, committed when the block ends. A statement that waited for another transaction sees what
         that one did.
         """
-        async with self.connection() as connection:
+        async with self._borrow(self._writes) as connection:
             await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
             await connection.set_read_only(None)  # asking for what is the default would be refused by a standby
             async with connection.transaction():
@@ -92,12 +83,18 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Connection]:
-        """A connection in autocommit, for one statement, or for a function that opens its own transaction.
+        """A connection in autocommit that only reads, for one statement, or for a function that opens its own
+        transaction.
 
         Raises UnavailableError for what another try may get through, also when it is the block that raised.
         """
+        async with self._borrow(self._reads) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _borrow(self, pool: AsyncConnectionPool[Connection]) -> AsyncGenerator[Connection]:
         try:
-            async with self._pool.connection() as connection:
+            async with pool.connection() as connection:
                 self._note_back()
                 yield connection
         except psycopg.Error as error:
@@ -111,7 +108,7 @@ class Database:
         if isinstance(error, PoolTimeout):
             if self._cannot_connect():
                 return self._note_away(error)
-            return UnavailableError("all connections to the database are busy")
+            return UnavailableError("all connections to the database for this are busy")
         if state is None:
             lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
             return self._note_away(error) if lost else None
@@ -128,12 +125,15 @@ class Database:
         return None
 
     def _cannot_connect(self) -> bool:
-        """Whether the pool failed to connect since this was asked last; otherwise its connections are merely all in
+        """Whether a pool failed to connect since this was asked last; otherwise its connections are merely all in
         use.
         """
-        errors = self._pool.get_stats().get("connections_errors", 0)
+        errors = self._count_errors()
         has_failed, self._errors = errors > self._errors, errors
         return has_failed or self.is_away
+
+    def _count_errors(self) -> int:
+        return sum(pool.get_stats().get("connections_errors", 0) for pool in (self._reads, self._writes))
 
     def _note_away(self, error: psycopg.Error) -> UnavailableError:
         if not self.is_away:
@@ -144,8 +144,24 @@ class Database:
     def _note_back(self) -> None:
         if self.is_away:
             self.is_away = False
-            self._errors = self._pool.get_stats().get("connections_errors", 0)
+            self._errors = self._count_errors()
             _log.warning("postgres is back")
+
+
+def _pool(name: str, dsn: str, size: int) -> AsyncConnectionPool[Connection]:
+    return AsyncConnectionPool(
+        dsn,
+        name=name,
+        min_size=1,
+        max_size=size,
+        timeout=WAIT_SECONDS,
+        max_waiting=WAITING_MAX,
+        reconnect_timeout=RECONNECT_SECONDS,
+        kwargs={"autocommit": True, "connect_timeout": 2},
+        configure=_configure,
+        check=AsyncConnectionPool.check_connection,
+        open=False,
+    )
 
 
 async def _configure(connection: psycopg.AsyncConnection[Any]) -> None:

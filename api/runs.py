@@ -66,7 +66,8 @@ async def start(workflow: str, request: Request, wired: Wired) -> Response:
     """Start a run.
 
     With `key` one key makes one run for ever, whoever sends it: 201 for the first, 200 with the same run afterwards,
-    whatever its status is by then. An `Idempotency-Key` gives the first answer again. 429 when too much is under way.
+    whatever its status is by then; 409 when the retention has removed it. An `Idempotency-Key` gives the first answer
+    again. 429 when too much is under way.
     """
     check_name(workflow, "workflow")
     asked, content = await read(request, StartBody)
@@ -92,10 +93,13 @@ async def start(workflow: str, request: Request, wired: Wired) -> Response:
             )
         except psycopg.errors.UniqueViolation as error:
             raise ConflictError(f"there is a run {run_id} already", run_id=run_id) from error
-        if begun is None:
-            return answer(await read_run(wired, connection, UUID(started)), 200)
-        wired.metrics.starts.labels(plan.name).inc()
-        return answer(await _read_begun(wired, connection, begun), 201)
+        if begun is not None:
+            wired.metrics.starts.labels(plan.name).inc()
+            return answer(await _read_begun(wired, connection, begun), 201)
+        row = await get_run(connection, wired.namespace, UUID(started))
+        if row is None:
+            raise ConflictError(f"the key started run {started}, which was removed after its end", run_id=started)
+        return answer((await _complete(wired, connection, [row]))[0], 200)
 
     return await perform(wired, request, content, act)
 

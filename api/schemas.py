@@ -573,6 +573,8 @@ class Subscription(msgspec.Struct):
     input: msgspec.Raw
     enabled: bool
     created_at: Instant
+    waits_since: Instant | None
+    """Since when its records wait in Kafka because too many runs are under way."""
 
 
 class SubscriptionPage(msgspec.Struct):

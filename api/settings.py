@@ -16,7 +16,9 @@ class ApiSettings(EngineSettings):
     api_port: int = Field(default=8400, ge=0, le=65535)
     """0: any free port, printed at start."""
     api_pool_size: int = Field(default=10, ge=1, le=200)
-    """Connections to Postgres, which are also the writes that can run at once."""
+    """Connections to Postgres for reads, which are also the reads that can run at once."""
+    api_write_pool_size: int = Field(default=8, ge=1, le=200)
+    """Those for starts and other writes: slow reads must not keep anybody from starting a run."""
     api_streams_max: int = Field(default=100, ge=1, le=10_000)
     """Server-sent event streams at once; each costs four small queries a second while its run is open."""
     api_backlog_max: int = Field(default=100_000, ge=0)

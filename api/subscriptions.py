@@ -107,4 +107,6 @@ def _check_expressions(condition: str | None, mapping: bytes | None) -> None:
 
 
 def _subscription(row: SubscriptionRow) -> Subscription:
-    return Subscription(row.name, row.topic, row.workflow, row.filter, raw(row.input), row.enabled, row.created_at)
+    return Subscription(
+        row.name, row.topic, row.workflow, row.filter, raw(row.input), row.enabled, row.created_at, row.waits_since
+    )

@@ -24,6 +24,7 @@ from state.pipe import Pipe
 from state.plans import Plans
 from state.store import Store
 from state.timeline import FIRST, Timeline
+from streams.backlog import Backlog
 from streams.batch import Body
 from streams.clock import DatabaseClock
 from streams.database import Database
@@ -75,12 +76,13 @@ async def serve(settings: StreamsSettings, *, fails_over: bool = False) -> None:
     database = Database(settings.postgres)
     owner = f"{os.uname().nodename}/{os.getpid()}/{uuid4().hex[:8]}"
     ownership, clock = Ownership(database, owner), DatabaseClock(database)
-    sweeps = Sweeps(store, plans, topics, metrics, fails_over=fails_over)
+    sweeps = Sweeps(store, plans, topics, metrics, retention_days=settings.retention_days, fails_over=fails_over)
     timeline_of: Callable[[Pipe], Timeline] = attrgetter("timeline") if fails_over else lambda _: FIRST
     runs = RunAgent(
         store, ownership, database, RunCache(database, plans), clock, metrics, sweeps.expect_timer, timeline_of
     )
-    triggers = TriggerAgent(store, ownership, database, plans, clock, metrics)
+    backlog = Backlog(settings.postgres, settings.trigger_backlog_max, metrics)
+    triggers = TriggerAgent(store, ownership, database, plans, clock, metrics, backlog)
     agents: dict[str, Body] = {
         settings.events_topic: runs,
         settings.workers_topic: SessionAgent(store, ownership, database, metrics),

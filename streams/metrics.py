@@ -53,6 +53,12 @@ class Metrics:
             "lost_future_records", "Records that tell of what the database lost when it failed over."
         )
         self.set_aside = counter("records_set_aside", "Records that could not be read or handled.")
+        self.trigger_waits = counter(
+            "trigger_waits", "Times that records began to wait in Kafka because too many runs were under way."
+        )
+        self.trigger_wait_seconds = counter(
+            "trigger_wait_seconds", "Seconds that topics waited for that, over all of them."
+        )
         self.overtaken = counter(
             "batches_overtaken", "Batches that met another writer and were decided again (fenced writes)."
         )

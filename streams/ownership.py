@@ -56,6 +56,14 @@ class Ownership:
             else:
                 del self._positions[topic, partition]
 
+    def holds(self, batch: Batch) -> bool:
+        """Whether any of its partitions is still ours."""
+        held = (self._positions.get((batch.topic, partition)) for partition in batch.records)
+        return any(
+            position is not None and position.epoch == batch.epochs.get(partition)
+            for partition, position in zip(batch.records, held, strict=True)
+        )
+
     def take(self, batch: Batch, *, is_gapless: bool = True) -> tuple[list[Message], list[Move]]:
         """The records of a batch that are still to be applied, and what applying them does to the offsets.
 

@@ -1,5 +1,7 @@
 """What `python -m streams` reads from the environment beyond the shared settings."""
 
+from pydantic import Field
+
 from state.settings import EngineSettings
 
 
@@ -9,3 +11,8 @@ class StreamsSettings(EngineSettings):
     fetch_min_bytes: int = 1
     fetch_wait_ms: int = 500
     """A real broker wakes a waiting fetch; the embedded one does not, and needs some 10 ms here."""
+    trigger_backlog_max: int = Field(default=50_000, ge=0)
+    """Runs under way from which on records of users' topics wait in Kafka; those that wait for people do not count.
+    Half of the API's limit, so that a long topic does not make callers hear 429. 0: no limit."""
+    retention_days: float = Field(default=0.0, ge=0, le=36_500)
+    """How long runs are kept after their end, with all that belongs to them; 0: for ever."""

@@ -31,6 +31,7 @@ from streams.bulk_replay import BulkReplay
 from streams.clock import Steps
 from streams.metrics import Metrics
 from streams.received import Received
+from streams.retention import Retention
 from streams.topics import Log, Topics
 
 log = structlog.get_logger(__name__)
@@ -55,10 +56,17 @@ Sweep = Callable[[Connection], Awaitable[int]]
 
 class Sweeps:
     def __init__(
-        self, store: Store, plans: Plans, topics: Topics, metrics: Metrics, *, fails_over: bool = False
+        self,
+        store: Store,
+        plans: Plans,
+        topics: Topics,
+        metrics: Metrics,
+        *,
+        retention_days: float = 0.0,
+        fails_over: bool = False,
     ) -> None:
         """fails_over: whether the database may become another one."""
-        self._fails_over = fails_over
+        self._fails_over, self._retention_days = fails_over, retention_days
         self._strays: set[Stray] = set()
         self._store, self._plans, self._topics, self._metrics = store, plans, topics, metrics
         self._lease = store.settings.lease_seconds
@@ -71,7 +79,7 @@ class Sweeps:
     def background(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """The loops, to run beside the agents."""
         beat = max(0.1, self._lease / 10)
-        bulk = BulkReplay(self._store, self._topics)
+        bulk, retention = BulkReplay(self._store, self._topics), Retention(self._retention_days)
         follow = [lambda: self._run("strays", self._stop_strays, _pause(beat))] if self._fails_over else []
         return [
             *follow,
@@ -84,7 +92,7 @@ class Sweeps:
             lambda: self._run("approvals", self._approvals, _pause(1.0)),
             lambda: self._run("topics", self._make_topics, _pause(2.0)),
             lambda: self._run("counters", self._counters, _pause(2.0)),
-            lambda: self._run("retention", self._retention, _pause(300.0)),
+            lambda: self._run("retention", retention.purge, retention.until_due),
             lambda: self._run("replays", bulk.replay, bulk.until_due),
             lambda: self._run("replayed records", bulk.note_published, _pause(5.0)),
         ]
@@ -350,11 +358,6 @@ class Sweeps:
             except psycopg.Error:
                 self._metrics.take_back(rows)
                 raise
-        return 0
-
-    async def _retention(self, connection: Connection) -> int:
-        for statement in ("purge_answers", "purge_sessions", "purge_inbox"):
-            await _run(connection, statement, ())
         return 0
 
 

@@ -25,6 +25,7 @@ from state.plans import Plans
 from state.sql import load
 from state.starts import Start, start_runs
 from state.store import Rows, Store, execute_sync
+from streams.backlog import Backlog
 from streams.batch import Batch
 from streams.clock import DatabaseClock
 from streams.cloud_event import Happening, read_record
@@ -100,9 +101,12 @@ class TriggerAgent:
         plans: Plans,
         clock: DatabaseClock,
         metrics: Metrics,
+        backlog: Backlog,
     ) -> None:
         self._store, self._ownership, self._database = store, ownership, database
-        self._plans, self._clock, self._metrics = plans, clock, metrics
+        self._plans, self._clock, self._metrics, self._backlog = plans, clock, metrics, backlog
+        self.is_leaving = False
+        """Its topics are about to be left: what waits for room is given back."""
         self.subscriptions: dict[str, list[Subscription]] = {}
         """By topic."""
         self._unusable: set[str] = set()
@@ -126,13 +130,20 @@ class TriggerAgent:
             log.error("a subscription cannot be used", subscription=name, why=str(why))
 
     async def __call__(self, batch: Batch) -> None:
-        """Apply a batch, however often it takes. Returns when it is committed or no longer ours."""
-        while True:
+        """Apply a batch, however often it takes. Returns when it is committed, no longer ours, or given back.
+
+        While too many runs are under way it waits, and nothing more of its topics is read. Offsets stay where they are.
+        """
+        while not self.is_leaving:
+            pause = RETRY_SECONDS
             try:
-                return self._apply(batch)
+                if not self._ownership.holds(batch) or await self._backlog.has_room(batch.topic):
+                    return self._apply(batch)
+                pause = LOOK_SECONDS
+                self._metrics.trigger_wait_seconds.inc(pause)
             except (Overtaken, UnavailableError) as e:
                 log.debug("records wait", topic=batch.topic, why=str(e))
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(pause)
             try:
                 self._ownership.refresh(batch.topic)
             except UnavailableError:
@@ -185,6 +196,7 @@ class TriggerAgent:
                 columns = [list(column) for column in zip(*told, strict=True)]
                 psycopg.RawCursor(connection).execute(_SQL.text("insert_fates"), columns)
         self._ownership.moved(moves)
+        self._backlog.add(sum(fate.start is not None for fate in fates))
 
     def _decide(self, record: Message, rows: Rows) -> list[Fate]:
         """What each subscription of the topic makes of one record."""
@@ -298,9 +310,10 @@ async def follow(agent: TriggerAgent, serve: Serve) -> None:
             wanted = topics
         if wanted != topics:
             if serving is not None:
+                agent.is_leaving = True
                 stop.set()
                 await serving
-                serving = None
+                serving, agent.is_leaving = None, False
             topics, stop = wanted, asyncio.Event()
             if topics:
                 serving = asyncio.create_task(serve(topics, stop))

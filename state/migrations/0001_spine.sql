@@ -4,6 +4,18 @@
 -- What must be found by state lives in small tables of insert and delete (timer, held_task), in a partial index that a run enters
 -- once and leaves once (run_open), or behind a run that is open. Attempts and history are append-only.
 -- The machine's invariants stand again as constraints, so that a wrong writer fails loudly.
+--
+-- Autovacuum, by kind of table; what says nothing keeps the server's defaults, being small, or written once and read by key.
+--   hot rows        run, task: fillfactor 60 leaves room for the next versions of the rows on a page, which the next update of the page cleans
+--                   up without any vacuum. So a vacuum is needed for what the retention removed, and for pages that are not looked at again: at
+--                   5 % of the table. No cost delay: a vacuum that falls behind costs every step, and it reads only what has changed.
+--   append-only     attempt, history, trigger_event: nothing dies until the retention removes the oldest part, so by default the first 20 % of a
+--                   table would stay as a hole before it is used again: 5 %. With the default delay, since nothing waits for it. Rows inserted
+--                   need a vacuum only to be frozen, and that is cheapest in few large passes: whenever the table has doubled.
+--   short-lived     timer, held_task, outbox: rows live for seconds, so a share of the table says nothing: after so many dead rows, at once.
+--   counters        partition_owner, relay_owner, watermark, sweep_pass, engine_counter: few rows, updated for ever. A page with room for many
+--                   versions of each is cleaned up by the updates themselves.
+-- Statistics are renewed rarely where plans are pinned or go by key: nothing hangs on them.
 
 CREATE TYPE task_status AS ENUM ('pending', 'queued', 'running', 'waiting', 'completed', 'failed', 'skipped', 'cancelled');
 CREATE TYPE run_status AS ENUM ('running', 'waiting', 'completed', 'failed', 'cancelled', 'needs_attention');
@@ -12,6 +24,10 @@ CREATE TYPE run_status AS ENUM ('running', 'waiting', 'completed', 'failed', 'ca
 -- check must abort the transaction by itself. HR001: fenced or overtaken; forget memory, read Postgres, decide again.
 CREATE FUNCTION must(ok boolean, why text) RETURNS boolean LANGUAGE plpgsql AS
 $$ BEGIN IF ok IS NOT TRUE THEN RAISE EXCEPTION '%', why USING ERRCODE = 'HR001'; END IF; RETURN ok; END $$;
+
+-- The lowest UUIDv7 of an instant: run ids rise with time.
+CREATE FUNCTION first_id_of(at timestamptz) RETURNS uuid LANGUAGE sql IMMUTABLE AS
+$$ SELECT (lpad(to_hex(greatest(0, extract(epoch FROM at) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid $$;
 
 -- == definitions ===========================================================================================================
 CREATE TABLE workflow (
@@ -63,7 +79,8 @@ CREATE INDEX run_ended_badly ON run (run_id) WHERE status IN ('failed', 'cancell
 -- Lists, newest first: run ids are UUIDv7 and rise with time.
 CREATE INDEX run_of_a_version ON run (version_id, run_id DESC);
 
--- Exactly one run for one trigger identity, for ever: a start, a record, a tick that comes twice gets the same run.
+-- Exactly one run for one trigger identity, for ever: a start, a record, a tick that comes twice gets the same run, also when the retention
+-- has removed that since.
 CREATE TABLE trigger_key (
   namespace text NOT NULL,
   key text NOT NULL,
@@ -116,7 +133,7 @@ CREATE TABLE attempt (
   error json,
   CONSTRAINT attempt_key PRIMARY KEY (run_id, task, token),
   CONSTRAINT attempt_output_only_if_completed CHECK (output IS NULL OR outcome = 'completed')
-) WITH (autovacuum_vacuum_insert_scale_factor = 1.0);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 1.0, autovacuum_analyze_scale_factor = 0.5);
 
 -- What moved a run without ending an attempt: start, hand-out again, timer, decision, cancel, replay. Append-only.
 CREATE TABLE history (
@@ -129,16 +146,19 @@ CREATE TABLE history (
   actor text,
   detail json,
   CONSTRAINT history_key PRIMARY KEY (run_id, row_version)
-) WITH (autovacuum_vacuum_insert_scale_factor = 1.0);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 1.0, autovacuum_analyze_scale_factor = 0.5);
+
+CREATE VIEW attempt_event AS
+  SELECT run_id, row_version, ended_at AS at, 'attempt_' || outcome AS kind, task, token, worker AS actor,
+         json_build_object('attempt', attempt, 'started_at', started_at, 'finished_at', finished_at, 'error', error) AS detail
+  FROM attempt;
 
 -- The gap-free list of all that ever moved a run: 1..row_version.
 -- A cancel ends several attempts under one row_version, which its own history row stands for.
 CREATE VIEW run_event AS
   SELECT run_id, row_version, at, kind, task, token, actor, detail FROM history
   UNION ALL
-  SELECT run_id, row_version, ended_at, 'attempt_' || outcome, task, token, worker,
-         json_build_object('attempt', attempt, 'started_at', started_at, 'finished_at', finished_at, 'error', error)
-  FROM attempt;
+  SELECT run_id, row_version, at, kind, task, token, actor, detail FROM attempt_event;
 
 -- == what waits ============================================================================================================
 CREATE TABLE timer (
@@ -367,7 +387,8 @@ CREATE TABLE timeline (
   CONSTRAINT timeline_floor_rises_with_its_epoch CHECK ((token_floor > 0) = (epoch > 0))
 );
 
--- How far the relay and the session agent have come, by the ticks that travelled through both.
+-- How far the relay and the session agent have come, by the ticks that travelled through both; and, as 'retention', before when runs must
+-- have begun that may have been removed.
 CREATE TABLE watermark (
   name text CONSTRAINT watermark_key PRIMARY KEY,
   at timestamptz NOT NULL
@@ -408,6 +429,8 @@ CREATE TABLE subscription (
   input json,
   enabled boolean NOT NULL DEFAULT true,
   created_at timestamptz NOT NULL DEFAULT now(),
+  -- Since when its records are not read because too many runs are under way.
+  waits_since timestamptz,
   CONSTRAINT subscription_name_is_unique UNIQUE (namespace, name)
 );
 
@@ -422,7 +445,9 @@ CREATE TABLE trigger_event (
   reason text,
   at timestamptz NOT NULL DEFAULT now(),
   CONSTRAINT trigger_event_key PRIMARY KEY (subscription_id, topic, partition, "offset", at)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 1.0);
+-- For the retention: rows lie in the order of time, so a few bytes for each hundred pages find the old ones.
+CREATE INDEX trigger_event_age ON trigger_event USING brin (at) WITH (autosummarize = on);
 
 -- == the outbox ============================================================================================================
 -- In the shape that Debezium's EventRouter expects, so that it can take the relay's place. Used when HEADRACE_OUTBOX=table.
@@ -435,7 +460,7 @@ CREATE TABLE outbox (
   partition int,
   traceparent text,
   created_at timestamptz NOT NULL DEFAULT now()
-);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 CREATE PUBLICATION headrace_outbox FOR TABLE outbox WITH (publish = 'insert');
 
 CREATE TABLE relay_owner (

@@ -17,6 +17,7 @@ class SubscriptionRow(NamedTuple):
     input: str | None
     enabled: bool
     created_at: datetime
+    waits_since: datetime | None
 
 
 async def get_subscription(connection: Connection, namespace: str, name: str) -> SubscriptionRow | None:

@@ -5,15 +5,15 @@
 INSERT INTO subscription (subscription_id, namespace, name, topic, workflow, filter, input)
 VALUES (%(subscription_id)s, %(namespace)s, %(name)s, %(topic)s, %(workflow)s, %(filter)s, %(input)s::json)
 ON CONFLICT (namespace, name) DO NOTHING
-RETURNING name, topic, workflow, filter, input::text, enabled, created_at;
+RETURNING name, topic, workflow, filter, input::text, enabled, created_at, waits_since;
 
 -- name: get_subscription
-SELECT name, topic, workflow, filter, input::text, enabled, created_at
+SELECT name, topic, workflow, filter, input::text, enabled, created_at, waits_since
 FROM subscription WHERE namespace = %(namespace)s AND name = %(name)s;
 
 -- name: list_subscriptions
 -- By name.
-SELECT name, topic, workflow, filter, input::text, enabled, created_at
+SELECT name, topic, workflow, filter, input::text, enabled, created_at, waits_since
 FROM subscription WHERE namespace = %(namespace)s AND name > %(after)s ORDER BY name LIMIT %(limit)s;
 
 -- name: delete_subscription

@@ -143,13 +143,3 @@ INSERT INTO sweep_pass (name, at, found) VALUES ($1, now(), $2) ON CONFLICT (nam
 -- name: list_queues
 -- Queues named by any published version.
 SELECT DISTINCT coalesce(value ->> 'queue', 'default') FROM workflow_version, json_each(definition -> 'tasks');
-
--- name: purge_answers
-DELETE FROM request_key WHERE created_at < now() - interval '7 days';
-
--- name: purge_sessions
-DELETE FROM worker_session s WHERE ended_at < now() - interval '1 day'
-  AND NOT EXISTS (SELECT FROM held_task h WHERE h.session_id = s.session_id);
-
--- name: purge_inbox
-DELETE FROM inbox WHERE applied_at < now() - interval '1 day';

@@ -45,6 +45,7 @@ from state.plans import Plans
 from state.starts import start_run
 from state.store import Store
 from state.workflows import publish
+from streams.backlog import Backlog
 from streams.batch import Batch
 from streams.clock import DatabaseClock
 from streams.database import Database
@@ -99,7 +100,8 @@ class Streams:
         self.ownership, clock = Ownership(self.database, name), DatabaseClock(self.database)
         self.runs = RunAgent(store, self.ownership, self.database, RunCache(self.database, plans), clock, metrics)
         self.sessions = SessionAgent(store, self.ownership, self.database, metrics)
-        self.triggers = TriggerAgent(store, self.ownership, self.database, plans, clock, metrics)
+        backlog = Backlog("", 0, metrics)
+        self.triggers = TriggerAgent(store, self.ownership, self.database, plans, clock, metrics, backlog)
         self.sweeps = Sweeps(store, plans, world, metrics)  # type: ignore[arg-type]
         self.rebuilds: list[str] = []
         self._epochs: dict[str, int] = {}

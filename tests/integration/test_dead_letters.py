@@ -42,6 +42,7 @@ from state.outbox import Record, unbundle
 from state.plans import Plans
 from state.sql import load
 from state.store import Rows, Store, execute_sync
+from streams.backlog import Backlog
 from streams.batch import Batch
 from streams.bulk_replay import BulkReplay
 from streams.clock import DatabaseClock
@@ -433,7 +434,8 @@ async def test_b99_a_replay_of_the_same_task_is_processed_whatever_was_seen_befo
 
 async def test_b99_a_record_that_is_replayed_with_its_id_starts_the_run_it_could_not_start(desk: Desk) -> None:
     topic = "shop.orders"
-    agent = TriggerAgent(desk.store, desk.ownership, desk.database, desk.plans, desk.clock, desk.metrics)
+    backlog = Backlog("", 0, desk.metrics)
+    agent = TriggerAgent(desk.store, desk.ownership, desk.database, desk.plans, desk.clock, desk.metrics, backlog)
     desk.query(
         "INSERT INTO subscription (subscription_id, name, topic, workflow) "
         "VALUES (gen_random_uuid(), 's', %s, 'later')",

@@ -2,27 +2,35 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
+from headrace.embedded.broker import EmbeddedBroker
 from headrace.graph import from_data
 from state.plans import Plans
 from state.settings import EngineSettings
 from state.store import Store
 from state.workflows import publish
+from streams import backlog, trigger_agent
+from streams.backlog import Backlog
 from streams.batch import Batch
 from streams.clock import DatabaseClock
 from streams.database import Database
 from streams.metrics import Metrics
 from streams.ownership import Ownership
-from streams.trigger_agent import TriggerAgent
+from streams.transport import run
+from streams.trigger_agent import TriggerAgent, follow
+from tests.conftest import SESSION_TIMEOUT_MS
 
 TOPIC = "shop.orders"
+LIMIT = 10
 STRUCTURED = [("content-type", b"application/cloudevents+json")]
 
 
@@ -56,8 +64,10 @@ class Shop:
         self.dsn, self.database = dsn, Database(dsn)
         store = Store(EngineSettings(postgres=dsn, secret=SecretStr("0123456789abcdef")))
         self.ownership = Ownership(self.database, "one")
-        clock, metrics = DatabaseClock(self.database), Metrics(CollectorRegistry())
-        self.agent = TriggerAgent(store, self.ownership, self.database, Plans(), clock, metrics)
+        self.metrics = Metrics(CollectorRegistry())
+        self.backlog = Backlog(dsn, LIMIT, self.metrics)
+        clock, plans = DatabaseClock(self.database), Plans()
+        self.agent = TriggerAgent(store, self.ownership, self.database, plans, clock, self.metrics, self.backlog)
         self.epoch = 0
 
     def query(self, sql: str, *parameters: Any) -> list[Any]:
@@ -76,8 +86,30 @@ class Shop:
         self.agent.look()
 
     async def apply(self, *values: bytes | None, headers: Any = (), at: int = 0) -> None:
+        await asyncio.wait_for(self.begin(*values, headers=headers, at=at), 15)
+
+    def begin(self, *values: bytes | None, headers: Any = (), at: int = 0) -> asyncio.Task[None]:
         records = [Record(at + i, value, list(headers)) for i, value in enumerate(values)]
-        await asyncio.wait_for(self.agent(Batch(TOPIC, "log", {0: records}, {0: self.epoch})), 15)  # type: ignore[dict-item]
+        batch = Batch(TOPIC, "log", {0: records}, {0: self.epoch})  # type: ignore[dict-item]
+        return asyncio.create_task(self.agent(batch))
+
+    def fill(self, runs: int = LIMIT) -> None:
+        """So many runs are under way."""
+        self.query(
+            "INSERT INTO run (run_id, version_id, status, row_version, input) "
+            "SELECT gen_random_uuid(), 1, 'running', 1, '{}' FROM generate_series(1, %s) RETURNING 1",
+            runs,
+        )
+
+    def end(self, runs: int) -> None:
+        self.query(
+            "UPDATE run SET status = 'completed', finished_at = now() "
+            "WHERE run_id IN (SELECT run_id FROM run WHERE status = 'running' LIMIT %s) RETURNING 1",
+            runs,
+        )
+
+    def position(self) -> list[Any]:
+        return self.query("SELECT next_offset FROM partition_owner WHERE topic = %s", TOPIC)
 
     def inputs(self) -> list[Any]:
         return [value for (value,) in self.query("SELECT input FROM run ORDER BY run_id")]
@@ -94,6 +126,7 @@ async def shop(database: str) -> AsyncIterator[Shop]:
         await publish(connection, "default", workflow.name, workflow.canonical().decode())
     made.epoch = (await made.ownership.lease(TOPIC, "log", [0]))[0][0]
     yield made
+    await made.backlog.close()
     made.database.close()
 
 
@@ -177,3 +210,142 @@ async def test_the_trace_of_the_record_goes_on_in_the_run(shop: Shop):
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     await shop.apply(b"{}", headers=[("traceparent", trace.encode()), ("other", None)])
     assert shop.query("SELECT traceparent FROM run") == [(trace,)]
+
+
+# == too many runs under way ===========================================================================================
+@pytest.fixture
+async def full(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    """A shop with as many runs as it takes, which looks again at once."""
+    monkeypatch.setattr(trigger_agent, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(backlog, "READ_SECONDS", 0.0)
+    shop.subscribe()
+    shop.fill()
+    return shop
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    async with asyncio.timeout(15):
+        while not fact():  # noqa: ASYNC110  # nothing tells us
+            await asyncio.sleep(0.01)
+
+
+async def test_records_wait_while_too_many_runs_are_under_way_and_offsets_stay(full: Shop):
+    waiting = full.begin(b'{"n": 1}', b'{"n": 2}')
+    await until(lambda: full.metrics.trigger_wait_seconds._value.get() > 0.05)
+    assert not waiting.done()
+    assert full.position() == [(None,)]
+    assert full.fates() == []
+    full.end(1)
+    await asyncio.sleep(0.2)
+    assert not waiting.done()  # 9 of 10: not below nine tenths yet
+    full.end(1)
+    await asyncio.wait_for(waiting, 15)
+    assert full.fates() == ["started", "started"]
+    assert full.position() == [(2,)]
+    assert full.metrics.trigger_waits._value.get() == 1
+
+
+async def test_a_subscription_says_since_when_it_waits(full: Shop):
+    waiting = full.begin(b"{}")
+    await until(lambda: full.query("SELECT waits_since IS NOT NULL FROM subscription") == [(True,)])
+    full.end(LIMIT)
+    await asyncio.wait_for(waiting, 15)
+    assert full.query("SELECT waits_since FROM subscription") == [(None,)]
+
+
+async def test_what_a_process_that_died_left_is_taken_back_by_the_next(shop: Shop):
+    shop.subscribe()
+    shop.query("UPDATE subscription SET waits_since = now() RETURNING 1")
+    await shop.apply(b"{}")
+    assert shop.query("SELECT waits_since FROM subscription") == [(None,)]
+
+
+async def test_the_loop_goes_on_while_postgres_counts(full: Shop):
+    with psycopg.connect(full.dsn) as other:
+        other.execute("LOCK TABLE run IN ACCESS EXCLUSIVE MODE")  # the count hangs
+        waiting = full.begin(b"{}")
+        beats = 0
+        async with asyncio.timeout(10):
+            while beats < 20:
+                await asyncio.sleep(0.01)
+                beats += 1
+        assert not waiting.done()
+    full.end(LIMIT)
+    await asyncio.wait_for(waiting, 15)
+
+
+async def test_a_stop_ends_the_waiting_and_the_next_owner_gets_the_records(full: Shop):
+    waiting = full.begin(b'{"n": 1}')
+    await until(lambda: full.metrics.trigger_wait_seconds._value.get() > 0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert full.position() == [(None,)]
+    full.end(LIMIT)
+    await full.apply(b'{"n": 1}')
+    assert full.fates() == ["started"]
+
+
+async def test_a_partition_that_another_process_took_waits_no_longer(full: Shop):
+    waiting = full.begin(b"{}")
+    await until(lambda: full.metrics.trigger_wait_seconds._value.get() > 0)
+    full.query("UPDATE partition_owner SET epoch = epoch + 1 RETURNING 1")
+    await asyncio.wait_for(waiting, 15)
+    assert full.fates() == []
+
+
+async def test_topics_that_are_left_give_their_waiting_records_back(full: Shop):
+    """The set of topics changes while records wait: the transport is stopped, which waits for its bodies."""
+    served: list[set[str]] = []
+
+    async def serve(topics: set[str], stop: asyncio.Event) -> None:
+        body = full.begin(b"{}") if not served else None
+        served.append(topics)
+        await stop.wait()
+        if body is not None:
+            await asyncio.wait_for(body, 3)
+
+    following = asyncio.create_task(follow(full.agent, serve))
+    await until(lambda: full.metrics.trigger_wait_seconds._value.get() > 0)
+    full.query(
+        "INSERT INTO subscription (subscription_id, name, topic, workflow) "
+        "VALUES (gen_random_uuid(), 'other', 'shop.refunds', 'order') RETURNING 1"
+    )
+    await until(lambda: len(served) == 2)
+    following.cancel()
+    assert served == [{TOPIC}, {TOPIC, "shop.refunds"}]
+    assert full.position() == [(None,)]
+
+
+async def test_a_member_whose_records_wait_keeps_its_partitions_and_leaves_when_told(
+    full: Shop, embedded_broker: EmbeddedBroker, topic_prefix: str
+):
+    """With the real transport: longer than the group waits for a member that does not poll, then a stop."""
+    topic, stop = f"{topic_prefix}.orders", asyncio.Event()
+    full.query("UPDATE subscription SET topic = %s RETURNING 1", topic)
+    producer = Producer({"bootstrap.servers": embedded_broker.bootstrap})
+    producer.produce(topic, b'{"n": 1}', partition=0)
+    assert await asyncio.to_thread(producer.flush, 15) == 0
+    serving = asyncio.create_task(
+        run(
+            "plain",
+            bootstrap=embedded_broker.bootstrap,
+            group=topic_prefix,
+            bodies=dict.fromkeys(full.agent.look(), full.agent),
+            lease=full.ownership.lease,
+            conf={"fetch.wait.max.ms": 10},
+            topic_ids=False,
+            stop=stop,
+            handle_signals=False,
+        )
+    )
+    await until(lambda: full.metrics.trigger_wait_seconds._value.get() > 0)
+    epochs = full.query("SELECT partition, epoch FROM partition_owner WHERE topic = %s ORDER BY 1", topic)
+    await asyncio.sleep(SESSION_TIMEOUT_MS / 1000 + 2)
+    assert full.query("SELECT partition, epoch FROM partition_owner WHERE topic = %s ORDER BY 1", topic) == epochs
+    full.agent.is_leaving = True
+    stop.set()
+    began = time.monotonic()
+    await asyncio.wait_for(serving, 10)
+    assert time.monotonic() - began < 4
+    assert full.fates() == []

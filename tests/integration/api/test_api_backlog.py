@@ -1,8 +1,13 @@
-"""Too much under way: more is refused, what is under way goes on, and starts are taken again."""
+"""Too much under way: more is refused, what is under way goes on, and starts are taken again. Too much is read: starts
+go on."""
 
+import asyncio
+import time
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 
 import pytest
+from fastapi import FastAPI
 
 import api.backlog
 from api.app import create_app
@@ -65,3 +70,42 @@ async def test_an_idempotency_key_gives_its_first_answer_past_the_limit_too(limi
     again = await limited.post(path, json={"input": 1}, headers={"Idempotency-Key": "k0"})
     assert (again.status_code, again.json()["run_id"]) == (200, first[0].json()["run_id"])
     assert (await limited.post(path, json={"input": 1}, headers={"Idempotency-Key": "another"})).status_code == 429
+
+
+# == reads and writes apart ============================================================================================
+@pytest.fixture
+async def narrow(settings, definitions) -> AsyncGenerator[FastAPI]:
+    """Two connections for reads and one for writes."""
+    app = create_app(settings.model_copy(update={"api_pool_size": 2, "api_write_pool_size": 1}))
+    async with app.router.lifespan_context(app), client(app) as api_of_app:
+        await api_of_app.publish(definitions["orders"])
+        yield app
+
+
+async def test_a_start_goes_through_while_every_connection_for_reads_is_busy(narrow):
+    database = narrow.state.wiring.database
+
+    async def read_slowly() -> None:
+        async with database.reading() as connection:
+            await connection.execute("SELECT pg_sleep(4)")
+
+    readers = [asyncio.create_task(read_slowly()) for _ in range(2)]
+    await asyncio.sleep(0.3)
+    async with client(narrow) as api_of_app:
+        began = time.monotonic()
+        assert (await start(api_of_app))[0] == 201
+        assert time.monotonic() - began < 1
+        refused = await api_of_app.get("/runs")
+    assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+    assert not any(reader.done() for reader in readers)
+    await asyncio.gather(*readers)
+
+
+async def test_a_start_that_gets_no_connection_is_refused_soon_and_reads_go_on(narrow):
+    async with AsyncExitStack() as held, client(narrow) as api_of_app:
+        await held.enter_async_context(narrow.state.wiring.database.writing())
+        began = time.monotonic()
+        status, problem, headers = await start(api_of_app)
+        assert (status, problem["code"], "retry-after" in headers) == (503, "HR-1007", True)
+        assert time.monotonic() - began < 2
+        assert await api_of_app.read("/runs") == {"items": [], "next": None}

@@ -61,6 +61,15 @@ async def test_b73_fifty_first_starts_with_one_key_make_one_run(api, orders, eng
     assert engine.count("run") == engine.count("history") == engine.count("task") == 1
 
 
+async def test_a_key_whose_run_was_removed_starts_no_other(api, orders, engine):
+    await api.start("orders", {"id": 1}, key="order-1")
+    engine.connection.execute("DELETE FROM task; DELETE FROM history; DELETE FROM run")
+    engine.connection.commit()
+    again = await api.post("/workflows/orders/runs", json={"input": {"id": 1}, "key": "order-1"})
+    assert (again.status_code, "was removed" in again.json()["detail"]) == (409, True)
+    assert engine.count("run") == 0
+
+
 async def test_b73_a_key_with_other_input_is_refused(api, orders, engine):
     await api.start("orders", {"id": 1}, key="k")
     response = await api.post(orders, json={"input": {"id": 2}, "key": "k"})
