@@ -136,9 +136,10 @@ async def test_a_trigger_key_outlives_its_run_and_starts_no_other(archive: Archi
             await publish(archive.connection, "default", workflow.name, workflow.canonical().decode())
             plan = await Plans().latest(archive.connection, "default", "w")
             old = "00000000-0001-7000-8000-000000000001"
-            return await start_run(
+            run_id, begun = await start_run(
                 archive.connection, store, plan, b"{}", namespace="default", key="api:order-1", run_id=old
             )
+            return run_id, begun is not None
 
     run_id, is_new = await start()
     assert is_new

