@@ -210,6 +210,8 @@ async def _complete(wiring: Wiring, connection: Connection, rows: Sequence[RunRo
             row.finished_at,
             full_counts(plans[row.version_id], counted[row.run_id]),
             row.namespace,
+            raw(row.output),
+            raw(row.output_error),
         )
         for row in rows
     ]

@@ -126,6 +126,10 @@ class Run(msgspec.Struct):
     counts: dict[str, int]
     """Tasks by status; every status is there."""
     namespace: str
+    output: msgspec.Raw
+    """What the workflow says comes out of a run that completed; null for one that does not say."""
+    output_error: msgspec.Raw
+    """{code, message}: why there is none although the run completed; or null."""
 
 
 class RunPage(msgspec.Struct):

@@ -61,6 +61,7 @@ _BLOCK: Final = 1_024
 
 
 # == fields ============================================================================================================
+Join = Literal["all", "any", "always", "on_failure"] | int
 _TASK_NAME: Final = r"[A-Za-z][A-Za-z0-9_-]{0,99}"
 _DOTTED_NAME: Final = r"[A-Za-z][A-Za-z0-9_.-]{0,99}"
 _QUEUE_NAME: Final = r"[a-z][a-z0-9-]{0,49}"
@@ -110,6 +111,18 @@ def _one_or_more(value: Any) -> Any:
 
 def _attempts_only(value: Any) -> Any:
     return {"attempts": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _join(value: Any) -> Any:
+    """Said in one message: pydantic would say it once for each kind of join."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if value not in _JOINS and not (is_number and 1 <= value <= NEEDS_MAX):
+        raise ValueError(_JOIN_WANTED)
+    return value
+
+
+_JOINS: Final = ("all", "any", "always", "on_failure")
+_JOIN_WANTED: Final = f"must be {', '.join(_JOINS)}, or how many of its needs have to complete"
 
 
 def _given(value: Any) -> Any:
@@ -172,6 +185,11 @@ class Task(_Frozen):
     run: BodyName | None = None
     """Registered name of the body, such as `payments.charge`."""
     needs: Annotated[tuple[TaskName, ...], BeforeValidator(_one_or_more), Field(max_length=NEEDS_MAX)] = ()
+    join: Annotated[
+        Literal["all", "any", "always", "on_failure"] | Annotated[StrictInt, Field(ge=1, le=NEEDS_MAX)],
+        BeforeValidator(_join),
+    ] = "all"
+    """What it asks of its needs; a number: that so many of them complete."""
     if_: Annotated[StrictStr | None, BeforeValidator(_condition_text)] = Field(
         None, validation_alias="if", serialization_alias="if"
     )
@@ -211,6 +229,8 @@ class Workflow(_Frozen):
     description: Annotated[StrictStr, Field(max_length=DESCRIPTION_CHARS_MAX)] = ""
     input: dict[str, Any] | None = None
     """JSON Schema of a run's input; None: anything goes."""
+    output: dict[str, Any] | None = None
+    """Template of what comes out of a run that completed; None: only its tasks have outputs."""
     tasks: Annotated[dict[TaskName, Task], Field(min_length=1, max_length=TASKS_MAX)]
 
     def canonical(self) -> bytes:
@@ -241,6 +261,8 @@ class Workflow(_Frozen):
                 task["with"] = _sort_keys(task["with"])
         if "input" in content:
             content["input"] = _sort_keys(content["input"])
+        if "output" in content:
+            content["output"] = _sort_keys(content["output"])
         return msgspec.json.encode(content)
 
     @cached_property
@@ -267,6 +289,10 @@ def json_schema() -> dict[str, Any]:
     properties["retry"] = {
         "anyOf": [{"type": "integer", "minimum": 1, "maximum": ATTEMPTS_MAX}, {"$ref": "#/$defs/Retry"}],
         "default": {},
+    }
+    properties["join"] = {
+        "anyOf": [{"enum": list(_JOINS)}, {"type": "integer", "minimum": 1, "maximum": NEEDS_MAX}],
+        "default": "all",
     }
     properties["if"] = {"type": ["string", "boolean", "null"], "default": None}
     properties["with"] = {"not": {"type": "null"}}
@@ -307,8 +333,15 @@ def from_data(data: Any) -> Workflow:
 class Builder:
     """A workflow written in Python. Nothing is checked before `publishable`, which names every fault at once."""
 
-    def __init__(self, name: str, *, description: str = "", input: Mapping[str, Any] | None = None) -> None:
-        self._content: dict[str, Any] = {"name": name, "description": description, "input": input}
+    def __init__(
+        self,
+        name: str,
+        *,
+        description: str = "",
+        input: Mapping[str, Any] | None = None,
+        output: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._content: dict[str, Any] = {"name": name, "description": description, "input": input, "output": output}
         self._tasks: dict[str, dict[str, Any]] = {}
         self._repeated: list[str] = []
 
@@ -318,6 +351,7 @@ class Builder:
         *,
         run: str | None = None,
         needs: str | Sequence[str] = (),
+        join: Join = "all",
         if_: str | bool | None = None,
         with_: Any = None,
         queue: str = "default",
@@ -334,7 +368,8 @@ class Builder:
         given = {"run": run, "if": if_, "with": with_, "retry": retry, "timeout": timeout, "approval": approval}
         given |= {"lookup": lookup}
         fields = {key: _to_data(value) for key, value in given.items() if value is not None}
-        self._tasks[name] = {**fields, "needs": needs, "queue": queue, "exclusive": exclusive, "effect": effect}
+        self._tasks[name] = {**fields, "needs": needs, "join": join, "queue": queue, "exclusive": exclusive}
+        self._tasks[name]["effect"] = effect
         return self
 
     def publishable(self) -> Workflow:
@@ -347,7 +382,13 @@ class Builder:
         return _check(copy_plain({**self._content, "tasks": self._tasks}, add), faults, lambda path: None)
 
 
-def build(name: str, *, description: str = "", input: Mapping[str, Any] | None = None) -> Builder:
+def build(
+    name: str,
+    *,
+    description: str = "",
+    input: Mapping[str, Any] | None = None,
+    output: Mapping[str, Any] | None = None,
+) -> Builder:
     """Begin a workflow in Python.
 
     >>> orders = build("orders")
@@ -356,7 +397,7 @@ def build(name: str, *, description: str = "", input: Mapping[str, Any] | None =
     >>> list(orders.publishable().tasks)
     ['validate', 'charge']
     """
-    return Builder(name, description=description, input=input)
+    return Builder(name, description=description, input=input, output=output)
 
 
 def _to_data(value: Any) -> Any:
@@ -500,6 +541,7 @@ class _GraphCheck:
             if task.get("run") is None and task.get("approval") is None:
                 self._found.append((("tasks", name), _DOES_NOTHING))
             self._edges[name] = self._find_needs(name, task.get("needs"))
+            self._check_join(name, task)
         order = self._sort()
         self._find_cycles(order)
         self._check_references(order)
@@ -525,6 +567,14 @@ class _GraphCheck:
             else:
                 edges[need] = path
         return edges
+
+    def _check_join(self, name: str, task: dict[str, Any]) -> None:
+        join, needs = task.get("join"), task.get("needs")
+        count = len(needs) if isinstance(needs, list) else int(isinstance(needs, str))
+        if join in _JOINS[1:] and not count:
+            self._found.append((("tasks", name, "join"), f"there is nothing to join: {name} has no needs"))
+        elif isinstance(join, int) and not isinstance(join, bool) and count < join <= NEEDS_MAX:
+            self._found.append((("tasks", name, "join"), f"{join} cannot complete: {name} has {count} needs"))
 
     def _suggest_task(self, name: str) -> str:
         return _suggest(name, self._all) if len(self._found) < 20 else ""
@@ -569,9 +619,20 @@ class _GraphCheck:
                 self._found.append((path, f"there is no task {reference}{self._suggest_task(reference)}"))
             elif name in placed and reference not in self._edges[name]:
                 far.setdefault(reference, []).append((name, path))
+        self._check_output()
         wanted = list(far)
         for start in range(0, len(wanted), _BLOCK):
             self._check_block({name: far[name] for name in wanted[start : start + _BLOCK]}, order)
+
+    def _check_output(self) -> None:
+        """It may use every task: they have all ended by then."""
+        output = self._data.get("output")
+        for finding in inspect_template(output) if isinstance(output, dict) else ():
+            path = ("output", *finding.path)
+            if finding.error is not None:
+                self._found.append((path, finding.error))
+            for name in sorted(finding.references - self._all.keys()):
+                self._found.append((path, f"there is no task {name}{self._suggest_task(name)}"))
 
     def _references(self) -> Iterator[tuple[str, str, Path]]:
         """(task, task it refers to, path) of every expression; the wrong ones become faults."""

@@ -48,6 +48,10 @@ class Run(msgspec.Struct, frozen=True):
     finished_at: datetime | None = None
     counts: dict[str, int] = {}
     """Tasks by status."""
+    output: Any = None
+    """What the workflow says comes out of a run that completed."""
+    output_error: Any = None
+    """{code, message}: why there is none although the run completed; or None."""
 
     @property
     def is_over(self) -> bool:

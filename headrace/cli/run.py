@@ -71,8 +71,9 @@ def _report(run: Document, terminal: Terminal) -> None:
             terminal.say(headline(run, terminal))
             for hint in hints(run, []):
                 terminal.say(hint)
-        if run.get("outputs"):
-            terminal.say(Text(json.dumps(run["outputs"], indent=2, ensure_ascii=False)))
+        shown = run["output"] if run.get("output") is not None else run.get("outputs")
+        if shown:
+            terminal.say(Text(json.dumps(shown, indent=2, ensure_ascii=False)))
     if run["status"] != StatusFilter.COMPLETED:
         raise typer.Exit(Exit.FAILED)
 
@@ -125,7 +126,10 @@ def show_run(
         terminal.show(answer, lambda: Group(headline(document, terminal), _draw_history(answer["items"])))
         return
     tasks = api.page(f"/runs/{run_id}/tasks", limit=TASKS_MAX)["items"]
-    terminal.show({**document, "tasks": tasks}, lambda: draw_run(document, tasks, terminal, everything=everything))
+    terminal.show(
+        {**document, "tasks": tasks},
+        lambda: Group(draw_run(document, tasks, terminal, everything=everything), *_draw_output(document)),
+    )
 
 
 @command(
@@ -170,6 +174,15 @@ def _draw_runs(runs: list[Document], terminal: Terminal) -> RenderableType:
             between(run["created_at"], run.get("finished_at")),
         )
     return rows
+
+
+def _draw_output(run: Document) -> list[Text]:
+    """What came out of the run, where its workflow says what should."""
+    if error := run.get("output_error"):
+        return [Text(f"its output cannot be evaluated: {describe_error({'error': error})}", style="red")]
+    if run.get("output") is None:
+        return []
+    return [Text(f"output  {json.dumps(run['output'], ensure_ascii=False)}")]
 
 
 def _draw_history(items: list[Document]) -> RenderableType:

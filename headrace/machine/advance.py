@@ -26,7 +26,7 @@ from headrace.machine.backoff import backoff
 from headrace.machine.event import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, Resolved
 from headrace.machine.plan import Plan
 from headrace.machine.run_state import UNTOUCHED, RunState, TaskState
-from headrace.machine.status import RUN_TERMINAL, TERMINAL, TaskStatus, derive_status
+from headrace.machine.status import RUN_TERMINAL, TERMINAL, RunStatus, TaskStatus, derive_status
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 HANDOUTS_LOST_MAX: Final = 50
@@ -42,7 +42,6 @@ _PENDING, _QUEUED, _RUNNING, _WAITING, _COMPLETED, _FAILED, _SKIPPED, _CANCELLED
     TaskStatus.PENDING, TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.WAITING,
     TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.SKIPPED, TaskStatus.CANCELLED,
 )  # fmt: skip
-_STOPPED: Final = TERMINAL - {_COMPLETED}
 
 
 class Verdict(msgspec.Struct):
@@ -61,6 +60,7 @@ NEVER_BEGAN: Final = Error(
 UPSTREAM_FAILED: Final = Error("UPSTREAM_FAILED", "a task that this one needs did not complete", retryable=False)
 UPSTREAM_SKIPPED: Final = Error("UPSTREAM_SKIPPED", "a task that this one needs was skipped", retryable=False)
 CONDITION_FALSE: Final = Error("CONDITION_FALSE", "its condition was false", retryable=False)
+NOTHING_FAILED: Final = Error("NOTHING_FAILED", "none of the tasks that this one needs failed", retryable=False)
 
 
 def begin(plan: Plan, run: RunState, at: int) -> Transition:
@@ -552,49 +552,102 @@ def _bury(run: RunState, draft: Transition, index: int, task: TaskState, error: 
 def _close(plan: Plan, run: RunState, draft: Transition, ended: list[int], at: int) -> Transition:
     """Look at the joins behind every task that ended, then derive the run's status. Depth does not matter."""
     for index in ended:  # grows while it is walked
-        status = draft.tasks[index].status
         for after in plan.tasks[index].dependants:
             if (draft.tasks.get(after) or run.tasks.get(after, UNTOUCHED)) is not UNTOUCHED:
                 continue
-            if status is _COMPLETED:
-                missing = draft.missing.get(after)
-                if missing is None:
-                    missing = run.missing.get(after, len(plan.tasks[after].needs))
-                draft.missing[after] = missing = missing - 1
-                if not missing:
-                    _ready(plan, run, draft, after, ended, at)
+            need = draft.tasks[index]
+            if not plan.tasks[after].is_chained:
+                _join(plan, run, draft, after, need, ended, at)
+            elif need.status is _COMPLETED:
+                _ready(plan, run, draft, after, ended, at)
             else:
-                _put(run, draft, after, TaskState(_SKIPPED, error=_reason(draft.tasks[index])))
-                ended.append(after)
+                _skip(run, draft, after, UPSTREAM_FAILED if _has_failed(need) else UPSTREAM_SKIPPED, ended)
     draft.status = derive_status(len(plan.tasks), draft.counts, attention=draft.attention)
     if draft.status in RUN_TERMINAL and run.status not in RUN_TERMINAL:
-        draft.actions.append(Finish(draft.status))
+        draft.actions.append(_finish(plan, run, draft))
     return draft
 
 
-def _reason(task: TaskState) -> Error:
-    """Why what needs this ended task is skipped."""
-    if task.status is _SKIPPED and task.error is not UPSTREAM_FAILED and task.error != UPSTREAM_FAILED:
-        return UPSTREAM_SKIPPED
-    return UPSTREAM_FAILED
+def _join(plan: Plan, run: RunState, draft: Transition, index: int, need: TaskState, ended: list[int], at: int) -> None:
+    """One of several needs has ended: decide about the task as soon as its join allows, see the package."""
+    spec = plan.tasks[index]
+    missing = draft.missing.get(index)
+    if missing is None:
+        missing = run.missing.get(index, len(spec.needs))
+    draft.missing[index] = missing = missing - 1
+    if spec.quorum is not None and need.status is _COMPLETED and not _want_one_less(run, draft, index, spec.quorum):
+        return _ready(plan, run, draft, index, ended, at)
+    if spec.join == "all" and _has_failed(need):
+        return _skip(run, draft, index, UPSTREAM_FAILED, ended)
+    if missing:
+        return None
+    needs = [draft.tasks.get(need) or run.tasks.get(need, UNTOUCHED) for need in spec.needs]
+    has_failed = any(map(_has_failed, needs))
+    if spec.join == "always" or (spec.join == "on_failure" and has_failed):
+        return _ready(plan, run, draft, index, ended, at)
+    if spec.join == "all" and all(need.status is _COMPLETED for need in needs):
+        return _ready(plan, run, draft, index, ended, at)
+    if spec.join == "on_failure":
+        return _skip(run, draft, index, NOTHING_FAILED, ended)
+    _skip(run, draft, index, UPSTREAM_FAILED if has_failed else UPSTREAM_SKIPPED, ended)
 
 
-def _unskip(plan: Plan, run: RunState, draft: Transition, index: int) -> None:
-    """Take back the skips that only this failure caused: what still needs another failed task stays skipped."""
-    blocking: dict[int, int] = {}  # a skipped task -> how many of its needs will not complete
-    coming_back = [index]
+def _want_one_less(run: RunState, draft: Transition, index: int, quorum: int) -> int:
+    """One more need of a quorum has completed: how many have to, still."""
+    if draft.wanted is None:
+        draft.wanted = {}
+    wanted = draft.wanted.get(index)
+    if wanted is None:
+        wanted = run.wanted.get(index, quorum)
+    draft.wanted[index] = wanted = wanted - 1
+    return wanted
+
+
+def _has_failed(task: TaskState) -> bool:
+    """Whether it failed, or never ran because something before it did."""
+    return task.status is _FAILED or (task.status is _SKIPPED and task.error == UPSTREAM_FAILED)
+
+
+def _skip(run: RunState, draft: Transition, index: int, error: Error, ended: list[int]) -> None:
+    _put(run, draft, index, TaskState(_SKIPPED, error=error))
+    ended.append(index)
+
+
+def _finish(plan: Plan, run: RunState, draft: Transition) -> Finish:
+    if plan.output is None or draft.status is not RunStatus.COMPLETED:
+        return Finish(draft.status)
+    try:
+        return Finish(draft.status, plan.output.render(run.input, _outputs(plan, run, draft)))
+    except PayloadError as e:
+        return Finish(draft.status, error=Error(e.reason, e.message, retryable=False))
+
+
+def _unskip(plan: Plan, run: RunState, draft: Transition, replayed: int) -> None:
+    """Take back what only this failure decided: what still needs another failed task stays skipped, and what has begun
+    because of it stays as it is."""
+    blocking: dict[int, int] = {}  # a skipped task -> how many of its needs have failed and do not come back
+    waiting: dict[int, None] = {}
+    coming_back = [replayed]
     for current in coming_back:  # grows while it is walked
         for after in plan.tasks[current].dependants:
-            task, needs = run.task(after), plan.tasks[after].needs
+            spec, task = plan.tasks[after], draft.tasks.get(after) or run.task(after)
+            if task is UNTOUCHED:
+                waiting[after] = None
             if task.status is not _SKIPPED or task.error != UPSTREAM_FAILED:
                 continue
             if after not in blocking:
-                blocking[after] = sum(run.task(need).status in _STOPPED for need in needs)
+                blocking[after] = sum(_has_failed(run.task(need)) for need in spec.needs)
             blocking[after] -= 1
-            if not blocking[after]:
-                draft.missing[after] = sum(run.task(need).status is not _COMPLETED for need in needs)
+            if spec.quorum is not None or not blocking[after]:
                 _put(run, draft, after, UNTOUCHED)
                 coming_back.append(after)
+                waiting[after] = None
+    for index in waiting:
+        spec = plan.tasks[index]
+        needs = [(draft.tasks.get(need) or run.task(need)).status for need in spec.needs if need != replayed]
+        draft.missing[index] = len(spec.needs) - sum(status in TERMINAL for status in needs)
+        if spec.quorum is not None:
+            draft.wanted = {**(draft.wanted or {}), index: spec.quorum - needs.count(_COMPLETED)}
 
 
 def _outputs(plan: Plan, run: RunState, draft: Transition) -> Callable[[str], bytes | None]:

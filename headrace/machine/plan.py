@@ -22,6 +22,10 @@ Effect = Literal["idempotent", "reconcile", "manual"]
 person."""
 
 
+Join = Literal["all", "any", "always", "on_failure"] | int
+"""What a task asks of those that it needs; a number: that so many of them complete."""
+
+
 class ApprovalPlan(msgspec.Struct, frozen=True):
     title: str
     approvers: tuple[str, ...]
@@ -35,8 +39,8 @@ class TaskPlan:
     """One task of a version. `needs` and `dependants` are positions in the graph."""
 
     __slots__ = (
-        "approval", "claims", "condition", "dependants", "effect", "exclusive", "index", "is_referenced", "lookup",
-        "name", "needs", "queue", "retry", "run", "template", "timeout",
+        "approval", "claims", "condition", "dependants", "effect", "exclusive", "index", "is_chained", "is_referenced",
+        "join", "lookup", "name", "needs", "queue", "quorum", "retry", "run", "template", "timeout",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +59,7 @@ class TaskPlan:
         exclusive: bool = False,
         effect: Effect = "idempotent",
         lookup: str | None = None,
+        join: Join = "all",
     ) -> None:
         self.index, self.name, self.run, self.needs, self.queue = index, name, run, needs, queue
         self.retry = retry or RetryPlan()
@@ -64,6 +69,11 @@ class TaskPlan:
         self.exclusive, self.effect, self.lookup = exclusive, effect, lookup
         self.claims = exclusive or effect != "idempotent"
         """Its body starts only after the engine has recorded who runs it: a hand-out without an owner never began."""
+        self.join = join
+        self.quorum: int | None = join if isinstance(join, int) else 1 if join == "any" else None
+        """How many of its needs have to complete, where that is fewer than all."""
+        self.is_chained = join == "all" and len(needs) == 1
+        """Its one need decides about it: nothing is counted."""
         self.dependants: tuple[int, ...] = ()
         self.is_referenced = False
         """Some template or condition reads its output, so the machine must keep it."""
@@ -72,10 +82,19 @@ class TaskPlan:
 class Plan:
     """A frozen version, ready for `advance`. Shared by all its runs, never changed."""
 
-    __slots__ = ("index", "is_wide", "name", "roots", "tasks", "version", "version_id")
+    __slots__ = ("index", "is_wide", "name", "output", "roots", "tasks", "version", "version_id")
 
-    def __init__(self, name: str, tasks: list[TaskPlan], *, version: int = 1, version_id: int = 0) -> None:
-        self.name, self.version, self.version_id = name, version, version_id
+    def __init__(
+        self,
+        name: str,
+        tasks: list[TaskPlan],
+        *,
+        version: int = 1,
+        version_id: int = 0,
+        output: Template | None = None,
+    ) -> None:
+        """output: of a run, once it has completed; None: it has none of its own."""
+        self.name, self.version, self.version_id, self.output = name, version, version_id, output
         self.tasks: tuple[TaskPlan, ...] = tuple(tasks)
         self.index: dict[str, int] = {task.name: task.index for task in tasks}
         self.roots: tuple[int, ...] = tuple(task.index for task in tasks if not task.needs)
@@ -86,6 +105,8 @@ class Plan:
             for source in (task.template, task.condition):
                 for name in source.references if source else ():
                     tasks[self.index[name]].is_referenced = True
+        for name in output.references if output else ():
+            tasks[self.index[name]].is_referenced = True
         for task, after in zip(tasks, dependants, strict=True):
             task.dependants = tuple(after)
         self.is_wide = any(len(after) > WIDE for after in dependants)
@@ -125,6 +146,8 @@ def compile_plan(workflow: "Workflow", *, version: int = 1, version_id: int = 0)
                 exclusive=task.exclusive,
                 effect=task.effect,
                 lookup=task.lookup,
+                join=task.join,
             )
         )
-    return Plan(workflow.name, tasks, version=version, version_id=version_id)
+    output = None if workflow.output is None else compile_template(workflow.output)
+    return Plan(workflow.name, tasks, version=version, version_id=version_id, output=output)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from headrace.machine.plan import Plan
-from headrace.machine.status import RunStatus, TaskStatus, derive_status
+from headrace.machine.status import TERMINAL, RunStatus, TaskStatus, derive_status
 from headrace.messages import Error
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class RunState:
         "status",
         "tasks",
         "token_floor",
+        "wanted",
     )
 
     def __init__(
@@ -80,12 +81,22 @@ class RunState:
         self.tasks: dict[int, TaskState] = tasks or {}
         self.counts: dict[TaskStatus, int] = {}
         self.missing: dict[int, int] = {}
+        """Of tasks that are not decided yet: how many of their needs have not ended. Not of chained ones."""
+        self.wanted: dict[int, int] = {}
+        """Of those with a quorum: how many needs have yet to complete."""
         for index, task in self.tasks.items():
             self.counts[task.status] = self.counts.get(task.status, 0) + 1
-            if task.status is TaskStatus.COMPLETED:
-                for after in plan.tasks[index].dependants:
-                    self.missing[after] = self.missing.get(after, len(plan.tasks[after].needs)) - 1
+            if task.status in TERMINAL:
+                self._count_ended(index, is_completed=task.status is TaskStatus.COMPLETED)
         self.status: RunStatus = derive_status(len(plan.tasks), self.counts, attention=attention)
+
+    def _count_ended(self, index: int, *, is_completed: bool) -> None:
+        for after in self.plan.tasks[index].dependants:
+            spec = self.plan.tasks[after]
+            if not spec.is_chained:
+                self.missing[after] = self.missing.get(after, len(spec.needs)) - 1
+                if is_completed and spec.quorum is not None:
+                    self.wanted[after] = self.wanted.get(after, spec.quorum) - 1
 
     def task(self, index: int) -> TaskState:
         return self.tasks.get(index, UNTOUCHED)
@@ -96,7 +107,10 @@ class RunState:
     def apply(self, transition: "Transition") -> None:
         """Make a transition so, in memory. `row_version` rises by one: every event that changes a run has its own row
         of history."""
-        self.missing.update(transition.missing)
+        if transition.missing:
+            self.missing.update(transition.missing)
+        if transition.wanted is not None:
+            self.wanted.update(transition.wanted)
         self.counts, self.attention, self.status = transition.counts, transition.attention, transition.status
         self.row_version += 1
         for index, task in transition.tasks.items():

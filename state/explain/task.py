@@ -1,7 +1,7 @@
 """The causes of one task, by its status."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
 
@@ -59,23 +59,36 @@ def causes_of_open_task(facts: Facts, index: int) -> list[Cause]:
 
 # -- PENDING
 def _untouched(facts: Facts, index: int) -> list[Cause]:
-    """It was never handed out: something that it needs has not ended."""
+    """It was never handed out: its join is undecided, because something that it needs has not ended."""
     unfinished = [need for need in facts.plan.tasks[index].needs if need not in facts.ended]
     if not unfinished:
         return [_join_missed(facts, index)]
     nearest, between = _nearest_open(facts, index)
     names = [name_of(facts, need) for need in unfinished]
     more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
-    text = f"Task {name_of(facts, index)} needs {', '.join(names[:NAMES_MAX])}{more}, not completed yet"
+    asks, end, moves = _asked_of_needs(facts, index, names)
+    text = f"Task {name_of(facts, index)} {asks} {', '.join(names[:NAMES_MAX])}{more}, not {end} yet"
     if between:
         text += f"; the nearest that is open is {name_of(facts, nearest)}, through {path_of(facts, between)}"
     first = unfinished[0] if between else nearest
-    moves = f"{name_of(facts, first)} completes" if len(names) == 1 else f"all {len(names)} complete"
     cause = Cause(Code.NEEDS_UNFINISHED, f"{text}.", task_object(facts, first), moves, facts.changed_at)
     return [
         holding_up(facts, index, cause),
         *(causes_of_open_task(facts, nearest) if nearest in facts.tasks else _untouched(facts, nearest)),
     ]
+
+
+def _asked_of_needs(facts: Facts, index: int, open_needs: Sequence[str]) -> tuple[str, str, str]:
+    """What a task's join asks of its needs: in words, how they have to end, and what would move it."""
+    spec, count = facts.plan.tasks[index], len(open_needs)
+    if spec.join == "all":
+        return "needs", "completed", f"{open_needs[0]} completes" if count == 1 else f"all {count} complete"
+    if spec.quorum is not None:
+        asks = "needs any of" if spec.quorum == 1 else f"needs {spec.quorum} of {len(spec.needs)} to complete; open are"
+        enough = "one of them completes" if spec.quorum == 1 else f"{spec.quorum} in all have completed"
+        return asks, "completed", f"{open_needs[0]} ends" if count == 1 else f"{enough}, or all have ended"
+    asks = "waits for the end of" if spec.join == "always" else "runs if a need fails; it waits for the end of"
+    return asks, "ended", f"{open_needs[0]} ends" if count == 1 else f"all {count} end"
 
 
 def _nearest_open(facts: Facts, index: int) -> tuple[int, list[int]]:

@@ -53,6 +53,10 @@ CREATE TABLE run (
   created_at timestamptz NOT NULL DEFAULT now(),
   updated_at timestamptz NOT NULL DEFAULT now(),
   finished_at timestamptz,
+  -- What came out of it, or why nothing did; null for a workflow that does not say what should.
+  output json,
+  output_error json,
+  CONSTRAINT run_output_only_if_completed CHECK (status = 'completed' OR (output IS NULL AND output_error IS NULL)),
   CONSTRAINT run_finished_exactly_when_terminal CHECK ((finished_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled'))),
   CONSTRAINT run_attention_is_its_status CHECK (attention = (status = 'needs_attention'))
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);

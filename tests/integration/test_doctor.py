@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,44 @@ async def _examine_here(connection: psycopg.AsyncConnection[Any], runs: int) -> 
 
 HERE = {"relay", "server"}
 """There is no relay here, and the test server may lack wal_level=logical."""
+
+
+JOINS = {"all": "all", "any": "any", "two": 2, "always": "always", "failed": "on_failure"}
+JOINED = json.dumps({
+    "name": "j",
+    "tasks": {need: {"run": "t.x"} for need in "abc"}
+    | {name: {"run": "t.x", "needs": ["a", "b", "c"], "join": join} for name, join in JOINS.items()},
+})  # fmt: skip
+ENDS = {
+    "open": "'running', NULL", "completed": "'completed', NULL", "failed": """'failed', '{"code": "ERROR"}'""",
+    "skipped": """'skipped', '{"code": "CONDITION_FALSE"}'""",
+    "unreached": """'skipped', '{"code": "UPSTREAM_FAILED"}'""",
+}  # fmt: skip
+
+
+def is_decided(join: str | int, ends: tuple[str, ...]) -> bool:
+    if "open" not in ends:
+        return True
+    completed, has_failed = ends.count("completed"), bool({"failed", "unreached"} & set(ends))
+    return (join == "all" and has_failed) or completed >= {"any": 1, 2: 2}.get(join, 4)
+
+
+async def test_a_join_that_is_decided_and_was_left_is_found_whatever_it_asks(connection: psycopg.AsyncConnection[Any]):
+    harm = f"""
+    INSERT INTO workflow_version (namespace, name, version, digest, definition)
+      VALUES ('default', 'w', 2, 'j', '{JOINED}');"""
+    left = 0
+    for number, ends in enumerate(product(ENDS, repeat=3)):
+        run = f"00000000-0000-7000-9000-{number:012}"
+        harm += f"""
+        INSERT INTO run (run_id, version_id, status, row_version, input)
+          SELECT '{run}', max(version_id), 'running', 1, '{{}}' FROM workflow_version;"""
+        harm += "".join(
+            f"INSERT INTO task (run_id, task, token, status, error) VALUES ('{run}', {task}, 1, {ENDS[end]});"
+            for task, end in enumerate(ends)
+        )
+        left += sum(is_decided(join, ends) for join in JOINS.values())
+    assert (await diagnose(connection, harm))["joins"].count == left > 300
 
 
 @pytest.mark.parametrize("runs", [ALL, 1_000])

@@ -104,6 +104,16 @@ def save_runs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
     return []
 
 
+@model
+def save_outputs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("save_outputs", list(columns)):
+        key = (row["run_ids"],)
+        run = t.get("run", *key) or {}
+        refuse(run["status"] == "completed", "run_output_only_if_completed")
+        t.put("run", key, {**run, "output": text(row["outputs"]), "output_error": text(row["errors"])})
+    return []
+
+
 _NEW_TASK: Final[Row] = {
     "status": "pending", "attempt": 0, "token": 0, "retries_from": 0, "session_id": None, "due_at": None, "input": None,
     "output": None, "error": None, "lookups": 0,

@@ -63,6 +63,7 @@ def test_every_field_of_the_format_is_read() -> None:
             "  exclusive: true",
             "  effect: reconcile",
             "  lookup: payments.find",
+            "  join: on_failure",
         )
     )
     assert list(workflow.tasks) == ["validate", "charge"]
@@ -81,6 +82,7 @@ def test_every_field_of_the_format_is_read() -> None:
         exclusive=True,
         effect="reconcile",
         lookup="payments.find",
+        join="on_failure",
     )
     assert type(charge.with_["n"]) is int
     assert type(charge.with_["x"]) is float
@@ -96,7 +98,8 @@ def test_what_is_left_out_has_the_documented_default() -> None:
         None,
         None,
     )
-    assert (task.exclusive, task.effect, task.lookup) == (False, "idempotent", None)
+    assert (task.exclusive, task.effect, task.lookup, task.join) == (False, "idempotent", None, "all")
+    assert parse(tasks("a: { run: r }")).output is None
     assert task.retry == Retry(
         attempts=3, backoff="exponential", delay=timedelta(seconds=1), cap=timedelta(minutes=1), jitter=0.2
     )
@@ -229,6 +232,18 @@ FAULTS = [
     (tasks("a: { run: r }", "b:", "  run: r", "  needs:", "  - a", "  - c"), "tasks.b.needs[1]", 8, "no task 'c'"),
     (tasks("check: { run: r }", "b: { run: r, needs: chekc }"), "tasks.b.needs", 4, "did you mean check?"),
     (tasks("a: { run: r }", "b: { run: r, needs: [a, a] }"), "tasks.b.needs[1]", 4, "needs a twice"),
+    # joins
+    (tasks("a: { run: r }", "b:", "  run: r", "  needs: a", "  join: most"), "tasks.b.join", 7, "must be all, any,"),
+    (tasks("a: { run: r }", "b: { run: r, needs: a, join: 0 }"), "tasks.b.join", 4, "or how many of its needs"),
+    (tasks("a: { run: r }", "b: { run: r, needs: a, join: true }"), "tasks.b.join", 4, "must be all, any, always"),
+    (tasks("a: { run: r }", "b: { run: r, needs: a, join: [any] }"), "tasks.b.join", 4, "must be all, any, always"),
+    (tasks("a: { run: r }", "b:", "  run: r", "  needs: [a]", "  join: 2"), "tasks.b.join", 7, "b has 1 needs"),
+    (tasks("a: { run: r, join: any }"), "tasks.a.join", 3, "nothing to join: a has no needs"),
+    (tasks("a: { run: r, jion: any }"), "tasks.a.jion", 3, "did you mean join?"),
+    # what comes out
+    ("output: 3\n" + tasks("a: { run: r }"), "output", 1, "must be a map, not a number"),
+    ("output:\n  x: 1\n  y: ${{ tasks.b.output }}\n" + tasks("a: { run: r }"), "output.y", 3, "there is no task b"),
+    ("output: { x: ['${{ 1 + }}'] }\n" + tasks("a: { run: r }"), "output.x[0]", 1, "syntax error at"),
     # expressions
     (tasks("a:", "  run: r", "  with:", "    x: 1", "    y: ${{ 1 + }}"), "tasks.a.with.y", 7, "syntax error at"),
     (tasks("a: { run: r, with: ['', '${{ input'] }"), "tasks.a.with[1]", 3, "not closed"),
@@ -539,6 +554,8 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
         before = list(made)
         if draw(coin) and before:
             task["needs"] = draw(st.lists(st.sampled_from(before), unique=True) | st.sampled_from(before))
+            if task["needs"] and draw(coin):
+                task["join"] = draw(st.sampled_from(["all", "any", "always", "on_failure", 1]))
         for key, values in {
             "with": json_values.filter(lambda value: value is not None),
             "if": st.sampled_from(["${{ input.x }}", "input.x", True]),
@@ -559,11 +576,14 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
         data["input"] = draw(st.sampled_from([{}, {"type": "object"}, {"required": ["b", "a"], "type": "object"}]))
     if draw(coin):
         data["description"] = draw(json_text)
+    if draw(coin):
+        data["output"] = draw(st.sampled_from([{}, {"b": 1, "a": f"${{{{ tasks.{names[-1]}.output }}}}"}]))
     return data
 
 
 def built(data: dict[str, Any]) -> Workflow:
-    builder = build(data["name"], description=data.get("description", ""), input=data.get("input"))
+    whole = {"description": data.get("description", ""), "input": data.get("input"), "output": data.get("output")}
+    builder = build(data["name"], **whole)
     for name, task in data["tasks"].items():
         renamed = {"if": "if_", "with": "with_"}
         given: dict[str, Any] = {renamed.get(key) or key: value for key, value in task.items()}
@@ -609,6 +629,9 @@ def test_the_exported_schema_is_a_schema_and_refuses_what_it_can() -> None:
         {"name": "w", "tasks": {"a": {"run": "r", "tiemout": 1}}},
         {"name": "w", "tasks": {"a": {"run": "r", "timeout": "soon"}}},
         {"name": "w", "tasks": {"a": {"run": "r", "with": None}}},
+        {"name": "w", "tasks": {"a": {"run": "r", "join": "most"}}},
+        {"name": "w", "tasks": {"a": {"run": "r", "join": 0}}},
+        {"name": "w", "tasks": {"a": {"run": "r"}}, "output": []},
         {"name": "w", "tasks": {}},
     ):
         assert not validator.is_valid(wrong)
@@ -633,6 +656,8 @@ def test_order_of_keys_and_spelled_out_defaults_make_no_new_version() -> None:
         {"tasks": {"a": {"run": "r"}, "b": {"run": "r", "with": {}}}},
         {"description": "new"},
         {"input": {}},
+        {"output": {}},
+        {"tasks": {"a": {"run": "r"}, "b": {"run": "r", "needs": ["a"], "join": "any"}}},
     ],
 )
 def test_other_content_has_another_digest(change: dict[str, Any]) -> None:
@@ -771,7 +796,8 @@ def test_a_schema_that_never_ends_is_a_fault_and_not_a_crash() -> None:
 def test_the_examples_of_the_reference_page_run(tmp_path: Path) -> None:
     fences = re.findall(r"```(\w+)\n(.*?)```", DOCS.read_text(), re.DOTALL)
     workflows = [parse(text) for kind, text in fences if kind == "yaml"]
-    assert [list(workflow.tasks) for workflow in workflows] == [["validate", "charge", "release", "ship"]]
+    assert [workflow.name for workflow in workflows] == ["orders", "refunds"]
+    assert list(workflows[0].tasks) == ["validate", "charge", "release", "ship"]
     script = tmp_path / "examples.py"
     script.write_text("\n".join(text for kind, text in fences if kind == "python"))
     ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)  # our own page
