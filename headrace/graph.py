@@ -36,10 +36,19 @@ from pydantic import (
 
 from headrace.cycles import find_knots, shortest_cycle, write_cycle
 from headrace.document import BYTES_MAX, Document, Path, copy_plain, format_path
-from headrace.duration import Duration, PositiveDuration, format_duration
+from headrace.duration import Duration, PositiveDuration, format_duration, parse_positive_duration
 from headrace.errors import DefinitionError, Fault
-from headrace.expressions import ExpressionError, compile_condition, inspect_template, unwrap
+from headrace.expressions import (
+    Condition,
+    ExpressionError,
+    Value,
+    compile_condition,
+    compile_value,
+    inspect_template,
+    unwrap,
+)
 from headrace.input_schema import InputSchema, find_schema_faults
+from headrace.instant import format_instant, parse_instant
 
 DEFINITION_BYTES_MAX: Final = BYTES_MAX
 """As text and in its canonical form, so that what was published once can be published again from what is stored."""
@@ -141,6 +150,19 @@ def _condition_text(value: Any) -> Any:
         return value
 
 
+def _length_text(value: Any) -> Any:
+    """One spelling for one length. An expression stays as it is."""
+    if value is None or (isinstance(value, str) and "${{" in value):
+        return value.strip() if value else value
+    return format_duration(parse_positive_duration(value))
+
+
+def _instant_text(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return value.strip() if "${{" in value else format_instant(parse_instant(value))
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -179,8 +201,26 @@ class Approval(_Frozen):
     on_expiry: Literal["fail", "approve", "reject"] = "fail"
 
 
+class Wait(_Frozen):
+    """Some time that passes, or an instant that comes, before the run goes on: `for` or `until`."""
+
+    for_: Annotated[StrictStr | None, BeforeValidator(_length_text)] = Field(
+        None, validation_alias="for", serialization_alias="for"
+    )
+    """A duration, or an expression that gives one."""
+    until: Annotated[StrictStr | None, BeforeValidator(_instant_text)] = None
+    """RFC 3339, or an expression that gives that or a timestamp."""
+
+    @model_validator(mode="after")
+    def _has_one_end(self) -> "Wait":
+        if (self.for_ is None) == (self.until is None):
+            raise ValueError("a wait has either `for` or `until`")
+        return self
+
+
 class Task(_Frozen):
-    """One unit of work. With `approval` and no `run` it is only the question; with both, the question comes first."""
+    """One unit of work. With `approval` and no `run` it is only the question; with both, the question comes first.
+    A `wait` is nothing else."""
 
     run: BodyName | None = None
     """Registered name of the body, such as `payments.charge`."""
@@ -207,9 +247,12 @@ class Task(_Frozen):
     the task waits for a person."""
     lookup: BodyName | None = None
     """Registered name of the body that tells what became of an effect."""
+    wait: Wait | None = None
 
     @model_validator(mode="after")
     def _does_something(self) -> "Task":
+        if self.wait is not None:
+            return self._only_waits()
         if self.run is None and self.approval is None:
             raise ValueError(_DOES_NOTHING)
         if self.run is None and (self.exclusive or self.effect != "idempotent"):
@@ -218,8 +261,16 @@ class Task(_Frozen):
             raise ValueError("`effect: reconcile` and `lookup` go together")
         return self
 
+    def _only_waits(self) -> "Task":
+        bodies = ("run", "with_", "queue", "retry", "timeout", "approval", "exclusive", "effect", "lookup")
+        fields = type(self).model_fields
+        more = [name.rstrip("_") for name in bodies if getattr(self, name) != fields[name].get_default()]
+        if more:
+            raise ValueError(f"a `wait` does nothing else: leave out {', '.join(more)}, or write another task")
+        return self
 
-_DOES_NOTHING: Final = "a task must have `run`, `approval`, or both"
+
+_DOES_NOTHING: Final = "a task must have `run`, `approval`, or both; or `wait`"
 
 
 class Workflow(_Frozen):
@@ -298,7 +349,10 @@ def json_schema() -> dict[str, Any]:
     properties["with"] = {"not": {"type": "null"}}
     approvers = schema["$defs"]["Approval"]["properties"]["approvers"]
     schema["$defs"]["Approval"]["properties"]["approvers"] = {"anyOf": [approvers["items"], approvers]}
-    task["anyOf"] = [{"required": ["run"]}, {"required": ["approval"]}]
+    task["anyOf"] = [{"required": ["run"]}, {"required": ["approval"]}, {"required": ["wait"]}]
+    schema["$defs"]["Wait"]["properties"]["for"] = {"type": ["string", "number"], "exclusiveMinimum": 0}
+    schema["$defs"]["Wait"]["properties"]["until"] = {"type": "string"}
+    schema["$defs"]["Wait"]["oneOf"] = [{"required": ["for"]}, {"required": ["until"]}]
     schema["properties"]["tasks"]["propertyNames"] = names
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
@@ -361,12 +415,13 @@ class Builder:
         exclusive: bool = False,
         effect: Literal["idempotent", "reconcile", "manual"] = "idempotent",
         lookup: str | None = None,
+        wait: Wait | Mapping[str, Any] | None = None,
     ) -> "Builder":
         """Add a task; its position is its number. Fields as in YAML, with `_` after the names Python has taken."""
         if name in self._tasks:
             self._repeated.append(name)
         given = {"run": run, "if": if_, "with": with_, "retry": retry, "timeout": timeout, "approval": approval}
-        given |= {"lookup": lookup}
+        given |= {"lookup": lookup, "wait": wait}
         fields = {key: _to_data(value) for key, value in given.items() if value is not None}
         self._tasks[name] = {**fields, "needs": needs, "join": join, "queue": queue, "exclusive": exclusive}
         self._tasks[name]["effect"] = effect
@@ -505,7 +560,7 @@ _NAMES: Final = {
 
 
 def _known_fields(path: Path) -> list[str]:
-    models: dict[str, type[BaseModel]] = {"retry": Retry, "approval": Approval}
+    models: dict[str, type[BaseModel]] = {"retry": Retry, "approval": Approval, "wait": Wait}
     model: type[BaseModel] = Workflow
     if len(path) >= 2:  # tasks.NAME and deeper
         model = models.get(str(path[2]), Task) if len(path) > 2 else Task
@@ -538,7 +593,7 @@ class _GraphCheck:
 
     def faults(self) -> list[_Found]:
         for name, task in self._tasks.items():
-            if task.get("run") is None and task.get("approval") is None:
+            if task.get("run") is None and task.get("approval") is None and task.get("wait") is None:
                 self._found.append((("tasks", name), _DOES_NOTHING))
             self._edges[name] = self._find_needs(name, task.get("needs"))
             self._check_join(name, task)
@@ -643,15 +698,22 @@ class _GraphCheck:
                 if finding.error is not None:
                     self._found.append((path, finding.error))
                 yield from ((name, reference, path) for reference in sorted(finding.references))
+            wait = task.get("wait")
+            for key in ("for", "until"):
+                text = wait.get(key) if isinstance(wait, dict) else None
+                if isinstance(text, str) and "${{" in text:
+                    where = (*place, "wait", key)
+                    yield from ((name, reference, where) for reference in self._read(where, compile_value, text))
             condition = task.get("if")
             if isinstance(condition, str):
-                yield from ((name, reference, (*place, "if")) for reference in self._read_condition(place, condition))
+                where = (*place, "if")
+                yield from ((name, reference, where) for reference in self._read(where, compile_condition, condition))
 
-    def _read_condition(self, place: Path, condition: str) -> list[str]:
+    def _read(self, where: Path, compile_it: Callable[[str], Condition | Value], text: str) -> list[str]:
         try:
-            return sorted(compile_condition(condition).references)
+            return sorted(compile_it(text).references)
         except ExpressionError as error:
-            self._found.append(((*place, "if"), error.message))
+            self._found.append((where, error.message))
             return []
 
     def _check_block(self, far: dict[str, list[tuple[str, Path]]], order: list[str]) -> None:

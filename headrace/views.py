@@ -64,7 +64,7 @@ class Task(msgspec.Struct, frozen=True):
     name: str
     status: str
     run: str | None = None
-    """Name of the body; None for a pure approval."""
+    """Name of the body; None for what is only an approval or a wait."""
     queue: str = "default"
     needs: list[str] = []
     attempt: int = 0

@@ -203,7 +203,9 @@ def _show_task(terminal: Terminal, api: Api, task_id: str) -> None:
 def _draw_task(task: Document, attempts: list[Document], terminal: Terminal) -> RenderableType:
     facts = [
         Text.assemble(
-            terminal.status(task["status"]), (f"  {task['name']}", "bold"), f"  {task.get('run') or 'approval'}"
+            terminal.status(task["status"]),
+            (f"  {task['name']}", "bold"),
+            f"  {task.get('run') or ('wait' if task.get('due_at') else 'no body')}",
         ),
         Text(f"attempt {task['attempt']} of {task['attempts_max']}, queue {task['queue']}", style="dim"),
     ]

@@ -10,9 +10,9 @@ States of a task, and who causes each edge
     PENDING    its join is undecided, or it waits out a backoff       the graph; a failed attempt
     QUEUED     handed out: a command with this token is on its way    its join; backoff due; lost; approved; replayed
     RUNNING    a worker said that its body began                      Started
-    WAITING    a person is asked                                      a task with an approval became ready; an
-                                                                      ambiguous end of a `manual` task
-    COMPLETED  it has its result                                      Succeeded; Decided approved
+    WAITING    a person is asked, or an instant has to come           a task with an approval, or a wait, became ready;
+                                                                      an ambiguous end of a `manual` task
+    COMPLETED  it has its result                                      Succeeded; Decided approved; Due
     FAILED     no try is left, or none can help                       Failed, Lost, Due; Decided rejected or expired
     SKIPPED    it will never run                                      condition false; its join
     CANCELLED  the run was cancelled before it ended                  Cancelled
@@ -20,7 +20,7 @@ The last four are terminal. One edge leads out of a terminal state, and only an 
 takes a FAILED task of a dead letter back to QUEUED, and the tasks that were skipped because of it back to PENDING. It
 does not go round an approval: a task that never ran is asked about (again) first.
 
-The token counts hand-outs and questions of a task: it rises by one with each, and never falls, over restarts,
+The token counts hand-outs, questions and waits of a task: it rises by one with each, and never falls, over restarts,
 failovers and replays. An event that names another token than the task's is stale: it changes nothing. So a late,
 repeated or forged answer is an ordinary input. The attempt counts bodies that began; a hand-out that was lost before
 its body began uses none up.

@@ -6,6 +6,7 @@ from typing import Final, assert_never
 import msgspec
 
 from headrace.errors import PayloadError
+from headrace.instant import format_instant, from_microseconds
 from headrace.machine.actions import (
     Abort,
     Ask,
@@ -210,6 +211,9 @@ def _due(plan: Plan, run: RunState, event: Due, at: int) -> Transition | None:
             _look_up(plan, run, draft, event.task, task, task.lookups)
         else:
             _hand_out(plan, run, draft, event.task, task, ended)
+    elif event.timer == "wait" and task.status is _WAITING:
+        draft.actions.append(ClearTimer(event.task))
+        _wait_no_more(run, draft, event.task, task, ended)
     elif event.timer == "timeout" and task.status is _RUNNING:
         draft.actions.append(Abort(event.task, task.token, "timeout"))
         error = Error("TIMEOUT", f"no result within {plan.tasks[event.task].timeout} s")
@@ -226,7 +230,7 @@ def _decided(plan: Plan, run: RunState, event: Decided, at: int) -> Transition |
     if not 0 <= event.task < len(plan.tasks):
         return None
     task = run.task(event.task)
-    if task.status is not _WAITING or task.is_parked or task.token != event.token:
+    if task.status is not _WAITING or task.is_parked or task.due_at is not None or task.token != event.token:
         return None
     draft, ended = Transition(run), list[int]()
     if event.outcome == "approved" and plan.tasks[event.task].run is not None:
@@ -257,6 +261,8 @@ def _replayed(plan: Plan, run: RunState, event: Replayed, at: int) -> Transition
     _unskip(plan, run, draft, event.task)
     if plan.tasks[event.task].approval is not None and not task.attempt:
         _ask(run, draft, event.task, task)
+    elif plan.tasks[event.task].wait is not None:
+        _wait(plan, run, draft, event.task, task, ended, at)
     else:
         _hand_out(plan, run, draft, event.task, task, ended)
     return _close(plan, run, draft, ended, at)
@@ -296,7 +302,7 @@ def _cancelled(plan: Plan, run: RunState, event: Cancelled, at: int) -> Transiti
             draft.actions.append(EndAttempt(index, task.attempt, task.token, "cancelled", error))
         if task.status is _RUNNING or task.status is _QUEUED:
             draft.actions.append(Abort(index, task.token, "cancelled"))
-        if task.status is _WAITING:
+        if task.status is _WAITING and task.due_at is None:
             draft.actions.append(Unpark(index) if task.is_parked else CloseQuestion(index, task.token))
         _clear_timer(draft, index, task)
         _put(run, draft, index, _at_rest(task, _CANCELLED, error))
@@ -356,8 +362,10 @@ def _clear_timer(draft: Transition, index: int, task: TaskState) -> None:
 
 
 def _ready(plan: Plan, run: RunState, draft: Transition, index: int, ended: list[int], at: int) -> None:
-    """All that the task needs has completed: skip it, ask, or hand it out."""
+    """Its join allows the task to run: skip it, ask, wait, or hand it out."""
     spec = plan.tasks[index]
+    if spec.is_plain:
+        return _hand_out(plan, run, draft, index, UNTOUCHED, ended)
     if spec.condition is not None:
         try:
             holds = spec.condition.evaluate(run.input, _outputs(plan, run, draft))
@@ -366,6 +374,8 @@ def _ready(plan: Plan, run: RunState, draft: Transition, index: int, ended: list
         if not holds:
             _put(run, draft, index, TaskState(_SKIPPED, error=CONDITION_FALSE))
             return ended.append(index)
+    if spec.wait is not None:
+        return _wait(plan, run, draft, index, UNTOUCHED, ended, at)
     if spec.approval is None:
         return _hand_out(plan, run, draft, index, UNTOUCHED, ended)
     _ask(run, draft, index, UNTOUCHED)
@@ -375,6 +385,30 @@ def _ask(run: RunState, draft: Transition, index: int, task: TaskState) -> None:
     token = run.next_token(task)
     _put(run, draft, index, msgspec.structs.replace(task, status=_WAITING, token=token))
     draft.actions.append(Ask(index, token))
+
+
+def _wait(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int) -> None:
+    """WAITING until an instant, under the next token; done at once when that has passed. One that cannot be evaluated
+    fails the task, and uses its token up as a hand-out does."""
+    spec, token = plan.tasks[index].wait, run.next_token(task)
+    assert spec is not None
+    try:
+        due_at = spec.due_at(at, run.input, _outputs(plan, run, draft), task.input)
+    except PayloadError as e:
+        undue = msgspec.structs.replace(task, token=token)
+        return _bury(run, draft, index, undue, Error(e.reason, e.message, retryable=False), ended)
+    waiting = TaskState(_WAITING, task.attempt, token, due_at, task.retries_from, input=task.input)
+    if due_at <= at:
+        return _wait_no_more(run, draft, index, waiting, ended)
+    _put(run, draft, index, waiting)
+    draft.actions.append(SetTimer(index, token, "wait", due_at))
+
+
+def _wait_no_more(run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:
+    until = format_instant(from_microseconds(task.due_at or 0))
+    done = msgspec.structs.replace(task, status=_COMPLETED, due_at=None, output=msgspec.json.encode({"until": until}))
+    _put(run, draft, index, done)
+    ended.append(index)
 
 
 def _hand_out(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:

@@ -32,7 +32,7 @@ from headrace.machine.actions import (
 from headrace.machine.advance import HANDOUTS_LOST_MAX, advance, begin
 from headrace.machine.backoff import RetryPlan
 from headrace.machine.event import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, Resolved
-from headrace.machine.plan import ApprovalPlan, Join, Plan, TaskPlan
+from headrace.machine.plan import ApprovalPlan, Join, Plan, TaskPlan, WaitPlan
 from headrace.machine.run_state import RunState, TaskState
 from headrace.machine.status import TERMINAL, RunStatus, TaskStatus, derive_status
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
@@ -68,6 +68,8 @@ EVENTS: Final[dict[str, Say]] = {
     "Due backoff, early": lambda task, token: Due(task, token, _NONCE, "backoff"),
     "Due time-out": lambda task, token: Due(task, token, _NONCE, "timeout"),
     "Due time-out, early": lambda task, token: Due(task, token, _NONCE, "timeout"),
+    "Due wait": lambda task, token: Due(task, token, _NONCE, "wait"),
+    "Due wait, early": lambda task, token: Due(task, token, _NONCE, "wait"),
     "Decided approved": lambda task, token: Decided(task, token, "approved"),
     "Decided rejected": lambda task, token: Decided(task, token, "rejected"),
     "Decided expired": lambda task, token: Decided(task, token, "expired"),
@@ -168,6 +170,7 @@ ROWS: Final = [
     Row("WAITING", "parked", _story("Started, a claim", "Lost", effect="manual")),
     Row("WAITING", "then its body", _story(approval=_QUESTION)),
     Row("WAITING", "only a question", _story(approval=_QUESTION, run=None)),
+    Row("WAITING", "for an instant", _story(wait=WaitPlan(length=10_000_000), run=None, timeout=None)),
     Row("COMPLETED", "", _story("Succeeded")),
     Row("FAILED", "a dead letter", _story("Failed, not retryable")),
     Row("FAILED", "rejected", _story("Decided rejected", approval=_QUESTION)),

@@ -21,7 +21,8 @@ class TaskState(msgspec.Struct, frozen=True):
     token: int = 0
     """Of the latest hand-out; 0 until the first. Rises by one, or to above the run's `token_floor`."""
     due_at: int | None = None
-    """When its timer is due (backoff while PENDING, time-out while RUNNING); microseconds UTC."""
+    """When its timer is due (backoff while PENDING, time-out while RUNNING, the end of a wait while WAITING);
+    microseconds UTC."""
     retries_from: int = 0
     """Attempts that the retry policy does not count: those before the last replay, and those handed back."""
     input: bytes | None = None
@@ -39,7 +40,7 @@ class TaskState(msgspec.Struct, frozen=True):
 
     @property
     def is_parked(self) -> bool:
-        """WAITING for a person to say what became of its effect, and not for an approval."""
+        """WAITING for a person to say what became of its effect, and neither for an approval nor for an instant."""
         return self.status is TaskStatus.WAITING and self.error is not None
 
 

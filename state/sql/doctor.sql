@@ -241,7 +241,7 @@ FROM (
 SELECT count(*)::int, (array_agg('approval ' || a.approval_id || ' of ' || a.run_id || ' task ' || a.task || ': nobody waits for it'))[1:3]
 FROM (SELECT * FROM approval WHERE status = 'waiting' ORDER BY asked_at LIMIT %(limit)s) AS a
 LEFT JOIN task t ON t.run_id = a.run_id AND t.task = a.task AND t.token = a.token
-WHERE t.status IS DISTINCT FROM 'waiting' OR t.error IS NOT NULL;
+WHERE t.status IS DISTINCT FROM 'waiting' OR t.error IS NOT NULL OR t.due_at IS NOT NULL;
 
 -- name: find_wrong_approvals
 -- One question has one outcome, that of its row, and a task that waits for one has its question. A decision travels as a request.
@@ -258,7 +258,7 @@ CROSS JOIN LATERAL (
   UNION ALL
   SELECT t.run_id || ' task ' || t.task || ': waits, and ' || CASE WHEN a.status IS NULL THEN 'nobody is asked' ELSE 'was ' || a.status END
   FROM task t LEFT JOIN approval a ON a.run_id = t.run_id AND a.task = t.task AND a.token = t.token
-  WHERE t.run_id = given.run_id AND t.status = 'waiting' AND t.error IS NULL AND a.status IS DISTINCT FROM 'waiting'
+  WHERE t.run_id = given.run_id AND t.status = 'waiting' AND t.error IS NULL AND t.due_at IS NULL AND a.status IS DISTINCT FROM 'waiting'
     AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = t.run_id AND i.kind = 'decided' AND i.applied_at IS NULL)) AS wrong;
 
 -- name: find_wrong_parked

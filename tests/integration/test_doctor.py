@@ -78,6 +78,11 @@ INSERT INTO partition_owner (topic, partition, epoch, next_offset, topic_id, own
 REQUEST = (
     "INSERT INTO inbox (inbox_id, run_id, kind, body, created_at) VALUES (gen_random_uuid(), '{}', '{}', '{{}}', {})"
 )
+UNTIL = (
+    f"DELETE FROM approval WHERE run_id = '{ASKED}'; "
+    f"UPDATE task SET due_at = now() + '1 h' WHERE run_id = '{ASKED}' AND task = 2; "
+)
+"""The task waits for an instant, and not for a person."""
 DROP = "ALTER TABLE {} DROP CONSTRAINT {}; "
 FAULTS: list[tuple[str, str]] = [
     ("statuses", f"UPDATE run SET status = 'waiting' WHERE run_id = '{RUNNING}'"),
@@ -105,6 +110,9 @@ FAULTS: list[tuple[str, str]] = [
     ("joins", f"DELETE FROM task WHERE run_id = '{ASKED}' AND task = 2"),
     ("joins", f"DELETE FROM task WHERE run_id = '{RUNNING}'"),
     ("orphan_timers", "DELETE FROM timer"),
+    ("orphan_timers", UNTIL),
+    ("orphan_approvals", f"UPDATE task SET due_at = now() + '1 h' WHERE run_id = '{ASKED}' AND task = 2; "
+                         f"INSERT INTO timer VALUES ('{ASKED}', 2, 1, 'wait', now() + '1 h')"),
     ("orphan_timers", "UPDATE timer SET token = 2"),
     ("orphan_timers", f"DELETE FROM task WHERE run_id = '{BACKOFF}'"),
     ("orphan_timers", f"UPDATE timer SET due_at = due_at + '1 s' WHERE run_id = '{BACKOFF}'"),
@@ -144,6 +152,7 @@ LEGITIMATE = [
     "INSERT INTO timeline VALUES (1, 1, 2, 100000, now() - interval '8 d', NULL, 1)",
     REQUEST.format(RUNNING, "cancelled", "now()"),
     "UPDATE sweep_pass SET at = now() - interval '5 min' WHERE name = 'retention'",
+    UNTIL + f"INSERT INTO timer VALUES ('{ASKED}', 2, 1, 'wait', now() + '1 h')",
     f"DELETE FROM timer; UPDATE task SET status = 'queued', due_at = NULL, token = 2 WHERE run_id = '{BACKOFF}'",
     f"UPDATE approval SET status = 'approved', decided_at = now() WHERE run_id = '{ASKED}'; "
     + REQUEST.format(ASKED, "decided", "now()"),

@@ -62,6 +62,7 @@ WORKFLOWS: Final[dict[str, dict[str, Any]]] = {
             "last": _step("two", "rescue", join="always"),
         }
     },
+    "patient": {"tasks": {"a": _step(), "pause": {"needs": "a", "wait": {"for": "3s"}}, "b": _step("pause")}},
     "impatient": {"tasks": {"a": _step(timeout="1s"), "b": _step("a", timeout="1s")}},
 }  # fmt: skip
 

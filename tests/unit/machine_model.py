@@ -31,7 +31,7 @@ from headrace.machine import (
     begin,
 )
 from headrace.machine.backoff import RetryPlan
-from headrace.machine.plan import ApprovalPlan, Effect, Join
+from headrace.machine.plan import ApprovalPlan, Effect, Join, WaitPlan
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 KEY = b"01890a5d-ac96-774b-bcce-b302099a8057"
@@ -66,6 +66,7 @@ def task(
     exclusive: bool = False,
     effect: Effect = "idempotent",
     join: Join = "all",
+    wait: WaitPlan | None = None,
 ) -> Spec:
     """One task of a plan. asks: it has an approval; with `run=None` it is nothing else. timeout: seconds. Under
     `effect="reconcile"` it has a lookup."""
@@ -80,6 +81,7 @@ def task(
         "effect": effect,
         "lookup": "lookup" if effect == "reconcile" else None,
         "join": join,
+        "wait": wait,
     }
     return Spec(name, needs, options)
 

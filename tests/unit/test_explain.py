@@ -155,6 +155,8 @@ def waiting() -> Iterator[TaskFacts]:
     parked = (None, Parked(ago(5)), Parked(ago(5), ago(1), "ana"))
     for question, row, error in itertools.product(questions, parked, (None, Failure("AMBIGUOUS"))):
         yield task(TaskStatus.WAITING, question=question, parked=row, error=error)
+    for due_at, timer in itertools.product((FUTURE, ago(3)), (None, Timer(ago(3)), Timer(ago(3), ago(2)))):
+        yield task(TaskStatus.WAITING, due_at=due_at, timer=timer)
 
 
 def ended() -> Iterator[TaskFacts]:
@@ -184,6 +186,7 @@ OF_STATUS = {
     },
     TaskStatus.WAITING: {
         "APPROVAL_OPEN", "APPROVAL_EXPIRED", "APPROVAL_MISSING", "DECISION_NOT_APPLIED", "PARKED", "PARKED_MISSING",
+        "WAIT", "TIMER_OVERDUE", "TIMER_MISSING",
     },
     TaskStatus.COMPLETED: {"TASK_COMPLETED"},
     TaskStatus.FAILED: {"TASK_FAILED"},
@@ -269,6 +272,9 @@ FIRST: list[tuple[str, TaskFacts, dict[str, Any], list[str]]] = [
     ("said and not heard", task(TaskStatus.PENDING, timer=Timer(ago(30), ago(4)), **DUE), {},
      ["TIMER_OVERDUE", "PARTITION_SILENT"]),
     ("no timer", task(TaskStatus.PENDING, **DUE), {}, ["TIMER_MISSING"]),
+    ("waits", task(TaskStatus.WAITING, due_at=FUTURE, timer=Timer(FUTURE)), {}, ["WAIT"]),
+    ("wait over", task(TaskStatus.WAITING, due_at=ago(3), timer=Timer(ago(3))), {}, ["TIMER_OVERDUE"]),
+    ("wait without timer", task(TaskStatus.WAITING, due_at=FUTURE), {}, ["TIMER_MISSING"]),
     ("unknown body", task(TaskStatus.PENDING, due_at=FUTURE, timer=Timer(FUTURE), last_error="UNKNOWN_TASK"), {},
      ["BACKOFF", "BODY_UNKNOWN"]),
     ("just handed out", task(TaskStatus.QUEUED, changed_at=ago(1)), {}, ["NOT_PUBLISHED"]),

@@ -26,6 +26,7 @@ from headrace.graph import (
     Approval,
     Retry,
     Task,
+    Wait,
     Workflow,
     build,
     from_data,
@@ -240,6 +241,26 @@ FAULTS = [
     (tasks("a: { run: r }", "b:", "  run: r", "  needs: [a]", "  join: 2"), "tasks.b.join", 7, "b has 1 needs"),
     (tasks("a: { run: r, join: any }"), "tasks.a.join", 3, "nothing to join: a has no needs"),
     (tasks("a: { run: r, jion: any }"), "tasks.a.jion", 3, "did you mean join?"),
+    # waits
+    (tasks("a: { wait: { for: 3d, until: 2026-01-01T00:00:00Z } }"), "tasks.a.wait", 3, "either `for` or `until`"),
+    (tasks("a: { wait: {} }"), "tasks.a.wait", 3, "either `for` or `until`"),
+    (tasks("a: { wait: 3d }"), "tasks.a.wait", 3, "must be a map, not text"),
+    (tasks("a:", "  wait:", "    for: soon"), "tasks.a.wait.for", 5, "'soon' is no duration"),
+    (tasks("a: { wait: { for: 0 } }"), "tasks.a.wait.for", 3, "longer than 0s"),
+    (tasks("a: { wait: { until: 2026-03-29T09:00 } }"), "tasks.a.wait.until", 3, "says no offset"),
+    (tasks("a: { wait: { until: 2026-03-29 } }"), "tasks.a.wait.until", 3, "says no offset"),
+    (tasks("a: { wait: { until: tomorrow } }"), "tasks.a.wait.until", 3, "is no instant: write 2026-03-29T09:00:00Z"),
+    (tasks("a: { wait: { until: 2026-02-30T09:00:00Z } }"), "tasks.a.wait.until", 3, "is no instant: day"),
+    (tasks("a: { wait: { until: 3 } }"), "tasks.a.wait.until", 3, "must be text, not a number"),
+    (tasks("a: { wait: { till: 3d } }"), "tasks.a.wait.till", 3, "unknown field; did you mean until?"),
+    (tasks("a: { wait: { for: 3d }, run: r, retry: 5 }"), "tasks.a", 3, "does nothing else: leave out run, retry"),
+    (tasks("a:", "  wait:", "    until: ${{ nextDay(now, '09:00', 'X') }}"), "tasks.a.wait.until", 5, "time zone 'X'"),
+    (tasks("a:", "  wait:", "    until: ${{ nextDay(now, '9', 'UTC') }}"), "tasks.a.wait.until", 5, "no time of day"),
+    (tasks("a:", "  wait:", "    until: ${{ nextDay(now, 'UTC') }}"), "tasks.a.wait.until", 5, "takes 3 arguments"),
+    (tasks("a:", "  wait:", "    until: on ${{ now }}"), "tasks.a.wait.until", 5, "the whole of it in one"),
+    (tasks("a:", "  wait:", "    for: ${{ tasks.b.output }}"), "tasks.a.wait.for", 5, "there is no task b"),
+    (tasks("a: { run: r }", "b: { wait: { for: '${{ tasks.a.output }}' } }"), "tasks.b.wait.for", 4, "not upstream"),
+    (tasks("a: { run: r, if: now > timestamp(input.x) }"), "tasks.a.if", 3, "only a wait knows what time it is"),
     # what comes out
     ("output: 3\n" + tasks("a: { run: r }"), "output", 1, "must be a map, not a number"),
     ("output:\n  x: 1\n  y: ${{ tasks.b.output }}\n" + tasks("a: { run: r }"), "output.y", 3, "there is no task b"),
@@ -542,6 +563,13 @@ approvals = st.fixed_dictionaries(
 
 
 coin = st.booleans()
+WAITS = [
+    {"for": "72h"},
+    {"for": 5},
+    {"for": "${{ input.delay }}"},
+    {"until": "2026-03-29T09:00:00+02:00"},
+    {"until": '${{ nextWeekday(now, "09:00", input.zone) }}'},
+]
 
 
 @st.composite
@@ -551,6 +579,8 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name in names:
         task: dict[str, Any] = {"run": draw(st.sampled_from(["a.b", "on", "x"]))}
+        if waits := draw(coin) and draw(coin):
+            task = {"wait": draw(st.sampled_from(WAITS))}
         before = list(made)
         if draw(coin) and before:
             task["needs"] = draw(st.lists(st.sampled_from(before), unique=True) | st.sampled_from(before))
@@ -566,7 +596,7 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
             "exclusive": coin,
             "effect": st.sampled_from(["idempotent", "reconcile", "manual"]),
         }.items():
-            if draw(coin):
+            if draw(coin) and (not waits or key == "if"):
                 task[key] = draw(values)
         if task.get("effect") == "reconcile":
             task["lookup"] = draw(st.sampled_from(["a.find", "on"]))
@@ -589,6 +619,14 @@ def built(data: dict[str, Any]) -> Workflow:
         given: dict[str, Any] = {renamed.get(key) or key: value for key, value in task.items()}
         builder.task(name, **given)
     return builder.publishable()
+
+
+def test_a_wait_has_one_spelling() -> None:
+    first = parse(tasks("a: { wait: { for: 72h } }", "b: { wait: { until: 2026-03-29T09:00:00+02:00 } }"))
+    second = build("w").task("a", wait={"for": timedelta(days=3)}).task("b", wait=Wait(until="2026-03-29T07:00Z"))
+    assert first.canonical() == second.publishable().canonical()
+    assert b'"wait":{"for":"3d"}' in first.canonical()
+    assert b'"wait":{"until":"2026-03-29T07:00:00Z"}' in first.canonical()
 
 
 @settings(deadline=None)
@@ -631,6 +669,9 @@ def test_the_exported_schema_is_a_schema_and_refuses_what_it_can() -> None:
         {"name": "w", "tasks": {"a": {"run": "r", "with": None}}},
         {"name": "w", "tasks": {"a": {"run": "r", "join": "most"}}},
         {"name": "w", "tasks": {"a": {"run": "r", "join": 0}}},
+        {"name": "w", "tasks": {"a": {"wait": {}}}},
+        {"name": "w", "tasks": {"a": {"wait": {"for": "1d", "until": "2026-03-29T09:00:00Z"}}}},
+        {"name": "w", "tasks": {"a": {"wait": {"for": True}}}},
         {"name": "w", "tasks": {"a": {"run": "r"}}, "output": []},
         {"name": "w", "tasks": {}},
     ):
@@ -796,7 +837,7 @@ def test_a_schema_that_never_ends_is_a_fault_and_not_a_crash() -> None:
 def test_the_examples_of_the_reference_page_run(tmp_path: Path) -> None:
     fences = re.findall(r"```(\w+)\n(.*?)```", DOCS.read_text(), re.DOTALL)
     workflows = [parse(text) for kind, text in fences if kind == "yaml"]
-    assert [workflow.name for workflow in workflows] == ["orders", "refunds"]
+    assert [workflow.name for workflow in workflows] == ["orders", "refunds", "follow-up"]
     assert list(workflows[0].tasks) == ["validate", "charge", "release", "ship"]
     script = tmp_path / "examples.py"
     script.write_text("\n".join(text for kind, text in fences if kind == "python"))

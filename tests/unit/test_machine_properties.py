@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from headrace.expressions import compile_value
 from headrace.machine import (
     Ask,
     BuryTask,
@@ -48,7 +49,7 @@ from headrace.machine import (
 )
 from headrace.machine.advance import NOTHING_FAILED, UPSTREAM_FAILED
 from headrace.machine.backoff import RetryPlan
-from headrace.machine.plan import Effect, Join
+from headrace.machine.plan import Effect, Join, WaitPlan
 from headrace.machine.run_state import UNTOUCHED
 from headrace.machine.status import RUN_TERMINAL, TERMINAL
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
@@ -110,11 +111,14 @@ TEMPLATES: dict[str, list[Any]] = {
     for name in NAMES
 }
 
+WAITS = [None, None, None, WaitPlan(length=5 * SECOND), WaitPlan(until=START + 60 * SECOND)]
+# The third fails, unless somebody replays it with an input, which fails as well.
+WAITS += [WaitPlan(value=compile_value("${{ now + duration('1m') }}")), WaitPlan(value=compile_value("${{ input.n }}"))]
 JOINS: list[Join] = ["all", "all", "all", "all", "any", 2, "always", "on_failure"]
 
-Sketch = tuple[int, int, int, bool, bool, int, bool, Effect, bool, Join]
+Sketch = tuple[int, int, int, bool, bool, int, bool, Effect, bool, Join, WaitPlan | None]
 # needs (a bit for each task before), condition (3: none), template (2: none), approval, body, retry, timeout, effect,
-# exclusive, join
+# exclusive, join, wait (instead of all that concerns a body)
 sketch = st.tuples(
     st.integers(0, 2**TASKS_MAX - 1),
     st.sampled_from([3, 3, 3, 3, 0, 1, 2, 2]),
@@ -126,6 +130,7 @@ sketch = st.tuples(
     st.sampled_from(EFFECTS),
     st.booleans(),
     st.sampled_from(JOINS),
+    st.sampled_from(WAITS),
 )
 which = st.integers(0, 2**16)
 
@@ -133,10 +138,11 @@ which = st.integers(0, 2**16)
 def plan_of(sketches: list[Sketch]) -> Plan:
     tasks = []
     for index, sketched in enumerate(sketches):
-        mask, condition, template, asks, has_body, retry, has_timeout, effect, exclusive, join = sketched
+        mask, condition, template, asks, has_body, retry, has_timeout, effect, exclusive, join, wait = sketched
         needs = tuple(need for need in range(index) if mask >> need & 1)
         source = NAMES[needs[-1]] if needs else ""
-        runs = has_body or not asks
+        asks = asks and wait is None
+        runs = wait is None and (has_body or not asks)
         tasks.append(
             TaskPlan(
                 index,
@@ -152,6 +158,7 @@ def plan_of(sketches: list[Sketch]) -> Plan:
                 effect=effect if runs else "idempotent",
                 lookup="lookup" if runs and effect == "reconcile" else None,
                 join="all" if not needs or (isinstance(join, int) and join > len(needs)) else join,
+                wait=wait,
             )
         )
     return Plan("random", tasks)
@@ -380,6 +387,10 @@ class Runs(RuleBasedStateMachine):
         state = self.run.task(index)
         if state.is_parked:
             return Resolved(index, state.token, ("happened", "did_not_happen", "fail")[kind % 3], OUTPUTS[0], "ada")
+        if state.status is TaskStatus.WAITING and state.due_at is not None:
+            if kind % 4 < 3:
+                self.at = max(self.at, state.due_at)
+            return Due(index, state.token, NONCE, "wait")
         if state.status is TaskStatus.WAITING:
             return Decided(index, state.token, ("approved", "approved", "rejected", "expired")[kind % 4])
         if state.status is TaskStatus.PENDING:
@@ -423,7 +434,7 @@ class Runs(RuleBasedStateMachine):
             case 8 | 9 | 10:
                 return Due(task, token, NONCE, "backoff")
             case 11 | 12:
-                return Due(task, token, NONCE, "timeout")
+                return Due(task, token, NONCE, ("timeout", "wait")[choice % 2])
             case 13 | 14:
                 return Resolved(task, token, ("happened", "did_not_happen", "fail")[choice % 3], OUTPUTS[0])
             case _:
@@ -515,7 +526,8 @@ class Runs(RuleBasedStateMachine):
             self._check_task(index, run.task(index))
         assert self.store.timers.keys() == {index for index, state in run.tasks.items() if state.due_at is not None}
         waiting = {index: state for index, state in run.tasks.items() if state.status is TaskStatus.WAITING}
-        assert self.store.questions == {i: state.token for i, state in waiting.items() if state.error is None}
+        asked = {i: state for i, state in waiting.items() if state.error is None and state.due_at is None}
+        assert self.store.questions == {i: state.token for i, state in asked.items()}
         assert self.store.parked == {i: state.error for i, state in waiting.items() if state.error is not None}
         assert run.status in RUN_TERMINAL or any(self._is_open(index) for index in run.tasks), "nothing will wake it"
         assert run.attention is (run.status is RunStatus.NEEDS_ATTENTION)
@@ -541,6 +553,9 @@ class Runs(RuleBasedStateMachine):
                 assert may_it is None, "a join is stuck"
             case TaskStatus.PENDING:
                 assert self.store.timers[index] == (state.token, "backoff", state.due_at)
+            case TaskStatus.WAITING if state.due_at is not None:
+                assert self.plan.tasks[index].wait is not None
+                assert self.store.timers[index] == (state.token, "wait", state.due_at)
             case TaskStatus.RUNNING if state.due_at is not None:
                 assert self.store.timers[index] == (state.token, "timeout", state.due_at)
             case TaskStatus.QUEUED | TaskStatus.RUNNING:
