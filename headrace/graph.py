@@ -204,9 +204,9 @@ class Approval(_Frozen):
 class Wait(_Frozen):
     """Some time that passes, or an instant that comes, before the run goes on: `for` or `until`."""
 
-    for_: Annotated[StrictStr | None, BeforeValidator(_length_text)] = Field(
-        None, validation_alias="for", serialization_alias="for"
-    )
+    for_: Annotated[
+        StrictStr | None, BeforeValidator(_length_text), Field(validation_alias="for", serialization_alias="for")
+    ] = None
     """A duration, or an expression that gives one."""
     until: Annotated[StrictStr | None, BeforeValidator(_instant_text)] = None
     """RFC 3339, or an expression that gives that or a timestamp."""

@@ -612,8 +612,8 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def built(data: dict[str, Any]) -> Workflow:
-    whole = {"description": data.get("description", ""), "input": data.get("input"), "output": data.get("output")}
-    builder = build(data["name"], **whole)
+    description, input, output = data.get("description", ""), data.get("input"), data.get("output")
+    builder = build(data["name"], description=description, input=input, output=output)
     for name, task in data["tasks"].items():
         renamed = {"if": "if_", "with": "with_"}
         given: dict[str, Any] = {renamed.get(key) or key: value for key, value in task.items()}

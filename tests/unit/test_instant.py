@@ -83,7 +83,7 @@ def test_an_unknown_zone_is_refused(name: str):
         ("2026-07-01T09:00:00", "Asia/Kathmandu", "2026-07-01T03:15:00Z"),
     ],
 )
-def test_b60_a_time_that_never_comes_is_the_first_after_and_one_that_comes_twice_the_first(
+def test_b64_a_time_that_never_comes_is_the_first_after_and_one_that_comes_twice_the_first(
     local: str, zone: str, utc: str
 ):
     assert format_instant(resolve(datetime.fromisoformat(local), find_zone(zone))) == utc
@@ -99,6 +99,17 @@ def test_every_minute_of_a_year_resolves_in_order(zone: str):
         shown = found.astimezone(place).replace(tzinfo=None)
         assert shown == local or (shown > local and resolve(local - timedelta(days=1), place) < found)
         last = found
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Europe/Berlin", "America/Santiago", "Australia/Lord_Howe"])
+@pytest.mark.parametrize("at", ["00:00", "01:30", "02:30", "23:30"])
+def test_b64_a_time_of_day_comes_once_on_every_day_of_a_year_also_when_clocks_are_set(zone: str, at: str):
+    found = [call_zone_function("nextDay", ("2026-01-01T12:00:00Z", at, zone))]
+    for _ in range(365):
+        found.append(call_zone_function("nextDay", (found[-1], at, zone)))
+    days = [instant.astimezone(find_zone(zone)).date() for instant in found]
+    assert [day - days[0] for day in days] == [timedelta(days=n) for n in range(366)]
+    assert found == sorted(set(found))
 
 
 # == functions =========================================================================================================

@@ -40,8 +40,10 @@ FAILURES = {"failed", "rejected", "unreached"}
 PLAIN = [end for end in ENDS if end != "rejected"]
 NAMES = ("p", "q", "r", "s")
 # Every sequence of ends is there, so every order in which some ends can come is there too.
-COMBINATIONS = [ends for width in (1, 2, 3) for ends in product(ENDS, repeat=width)]
-COMBINATIONS += list(product(PLAIN, repeat=4))
+COMBINATIONS = [
+    *(ends for width in (1, 2, 3) for ends in product(ENDS, repeat=width)),
+    *product(PLAIN, repeat=4),
+]
 JOINS: list[Join] = ["all", "any", 1, 2, 3, 4, "always", "on_failure"]
 
 

@@ -111,9 +111,13 @@ TEMPLATES: dict[str, list[Any]] = {
     for name in NAMES
 }
 
-WAITS = [None, None, None, WaitPlan(length=5 * SECOND), WaitPlan(until=START + 60 * SECOND)]
-# The third fails, unless somebody replays it with an input, which fails as well.
-WAITS += [WaitPlan(value=compile_value("${{ now + duration('1m') }}")), WaitPlan(value=compile_value("${{ input.n }}"))]
+WAITS = [
+    *[None] * 3,
+    WaitPlan(length=5 * SECOND),
+    WaitPlan(until=START + 60 * SECOND),
+    WaitPlan(value=compile_value("${{ now + duration('1m') }}")),
+    WaitPlan(value=compile_value("${{ input.n }}")),  # which fails, also with the input of a replay
+]
 JOINS: list[Join] = ["all", "all", "all", "all", "any", 2, "always", "on_failure"]
 
 Sketch = tuple[int, int, int, bool, bool, int, bool, Effect, bool, Join, WaitPlan | None]
@@ -191,7 +195,8 @@ def may_run(plan: Plan, run: RunState, index: int) -> bool | None:
         return True if are_over else None
     if join == "on_failure":
         return bool(failed) if are_over else None
-    return True if completed >= (1 if join == "any" else join) else False if are_over else None
+    quorum = join if isinstance(join, int) else 1
+    return True if completed >= quorum else False if are_over else None
 
 
 class Store:
