@@ -172,7 +172,7 @@ async def read_run(wiring: Wiring, connection: Connection, run_id: UUID) -> Run:
 
 
 async def _read_begun(wiring: Wiring, connection: Connection, run: StoredRun) -> Run:
-    """A run that this transaction has begun: how its tasks stand is known, and while none has ended there is no output."""
+    """A run that this transaction has begun: how its tasks stand is known, and there is no output yet."""
     row = await find_run(wiring, connection, UUID(bytes=run.run_id))
     if run.counts.get(TaskStatus.COMPLETED):
         return (await _complete(wiring, connection, [row]))[0]
@@ -235,6 +235,8 @@ def _run(row: RunRow, tasks: dict[str, int], outputs: dict[str, msgspec.Raw]) ->
         row.finished_at,
         tasks,
         row.namespace,
+        raw(row.output),
+        raw(row.output_error),
     )
 
 

@@ -126,6 +126,10 @@ class Run(msgspec.Struct):
     counts: dict[str, int]
     """Tasks by status; every status is there."""
     namespace: str
+    output: msgspec.Raw
+    """What the workflow says comes out of a run that completed; null for one that does not say."""
+    output_error: msgspec.Raw
+    """{code, message}: why there is none although the run completed; or null."""
 
 
 class RunPage(msgspec.Struct):
@@ -173,7 +177,7 @@ class Task(msgspec.Struct):
     index: int
     """Position in the graph, from 0."""
     run: str | None
-    """Name of the body; null for a pure approval."""
+    """Name of the body; null for what is only an approval or a wait."""
     queue: str
     needs: list[str]
     status: TaskStatus
@@ -183,7 +187,7 @@ class Task(msgspec.Struct):
     """Hand-outs."""
     attempts_max: int
     due_at: Instant | None
-    """When its backoff or its time-out ends."""
+    """When its backoff, its time-out or its wait ends."""
     session_id: str | None
     """The worker session that runs it."""
     changed_at: Instant | None

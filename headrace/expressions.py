@@ -2,7 +2,9 @@
 
 A template is any JSON value. A string that is exactly one `${{ … }}` becomes the value of the expression, with its
 type; in mixed text the values are written into the text (a string as it is, anything else as JSON). `$${{` stands for a
-literal `${{`. An expression sees `input` (the run's input) and `tasks.NAME.output` (or `tasks["NAME"].output`).
+literal `${{`. An expression sees `input` (the run's input) and `tasks.NAME.output` (or `tasks["NAME"].output`). That
+of a `wait` also sees `now`, the instant at which the wait begins; it is the only one that does, so that all others give
+the same answer whenever they are asked.
 
 Rendering is on the hot path, so work is done by the cheapest means that gives the same answer:
 
@@ -17,6 +19,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, cast
 
@@ -25,6 +28,7 @@ import msgspec
 
 from headrace.document import ODD_KEY, ODD_TEXT, Path
 from headrace.errors import PayloadError
+from headrace.instant import ZONE_FUNCTIONS, call_zone_function, check_argument
 from headrace.messages import PAYLOAD_BYTES_MAX
 
 Outputs = Callable[[str], bytes | None]
@@ -76,6 +80,7 @@ _FUNCTIONS: Final = frozenset(
     | {"contains", "endsWith", "matches", "startsWith"}
     | {"getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getFullYear", "getMonth"}
     | {"getHours", "getMilliseconds", "getMinutes", "getSeconds"}
+    | ZONE_FUNCTIONS.keys()
 )
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -177,6 +182,27 @@ class Condition:
         return answer
 
 
+class Value:
+    """A compiled `for` or `until` of a wait: one expression, and what it gives is no JSON yet. Immutable."""
+
+    __slots__ = ("_expression",)
+
+    def __init__(self, expression: "_Expression") -> None:
+        self._expression = expression
+
+    @property
+    def references(self) -> frozenset[str]:
+        """Names of the tasks whose outputs it reads."""
+        return self._expression.references
+
+    def evaluate(self, input: bytes, outputs: Outputs, now: datetime) -> Any:
+        """Text, a number, an instant, or anything else. Raises PayloadError(BAD_INPUT) when the evaluation fails."""
+        read = _reader(input, outputs)
+        if self._expression.program is None:
+            return _decode(_read_path(self._expression, read))
+        return _run(self._expression, read, now)
+
+
 def compile_template(value: Any) -> Template:
     """Compile a task's `with`: any JSON value. Raises ExpressionError at the first thing that is wrong.
 
@@ -204,6 +230,21 @@ def compile_condition(text: str) -> Condition:
     True
     """
     return Condition(_parse(unwrap(text)))
+
+
+def compile_value(text: str) -> Value:
+    """Compile an expression that may ask what time it is; `text` is exactly one `${{ … }}`. Raises ExpressionError.
+
+    >>> friday = datetime.fromisoformat("2026-11-27T15:00:00Z")
+    >>> value = compile_value('${{ nextWeekday(now, "09:00", input.zone) }}')
+    >>> value.evaluate(b'{"zone":"Europe/Berlin"}', {}.get, friday)
+    datetime.datetime(2026, 11, 30, 8, 0, tzinfo=datetime.timezone.utc)
+    """
+    stripped = text.strip()
+    end = _find_end(stripped, 3) if stripped.startswith("${{") else 0
+    if not end or end + 2 != len(stripped):
+        raise ExpressionError("write the whole of it in one ${{ … }}")
+    return Value(_parse(stripped[3:end].strip(), has_now=True))
 
 
 def unwrap(text: str) -> str:
@@ -416,6 +457,8 @@ class _Expression:
     """How often one evaluation copies its data: the sum of costs[k] * items**k, see STEPS_MAX."""
     read_depth: int = 0
     """Most macros around a read."""
+    zone_functions: frozenset[str] = frozenset()
+    """Those of `headrace.instant` that it calls."""
 
     @property
     def is_cheap(self) -> bool:
@@ -428,7 +471,7 @@ class _Expression:
 
 
 @lru_cache(maxsize=10_000)
-def _parse(text: str) -> _Expression:
+def _parse(text: str, *, has_now: bool = False) -> _Expression:
     """Compile one expression, or raise ExpressionError. Cached: graphs repeat themselves, and versions even more."""
     if not text:
         raise ExpressionError("the expression is empty")
@@ -439,11 +482,11 @@ def _parse(text: str) -> _Expression:
         path = tuple(plain[4].split(".")[1:])
         if _WORDS.isdisjoint(path) and plain[1] not in _WORDS:
             return _Expression(text, frozenset({name} if name else ()), root=name, path=path)
-    return _compile(text)
+    return _compile(text, has_now=has_now)
 
 
-def _compile(text: str) -> _Expression:
-    analysis = _Analysis(text)
+def _compile(text: str, *, has_now: bool) -> _Expression:
+    analysis = _Analysis(text, has_now=has_now)
     try:
         program = cel.compile(text)
     except ValueError as error:
@@ -459,6 +502,7 @@ def _compile(text: str) -> _Expression:
         additions=analysis.additions,
         costs=tuple(analysis.costs),
         read_depth=analysis.read_depth,
+        zone_functions=frozenset(analysis.zone_functions),
     )
     if (plain := analysis.plain_path()) is not None:
         return replace(expression, root=plain[0], path=plain[1], program=None)
@@ -492,7 +536,9 @@ class _Analysis:
     CEL has no way to declare variables, so a name is a variable of ours, a macro's variable, a type, or a mistake.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, has_now: bool = False) -> None:
+        self.has_now = has_now
+        self.zone_functions: set[str] = set()
         self.symbols = [(kind, symbol) for kind, symbol, _ in _symbols(text)]
         self.names: set[str] = set()
         self.seen: set[str] = set(_TYPES)
@@ -583,6 +629,8 @@ class _Analysis:
             if name not in _FUNCTIONS and not (is_field and name in _MACROS):
                 known = ", ".join(sorted(_FUNCTIONS | _MACROS))
                 raise ExpressionError(f"there is no function {name}; known are {known}")
+            if name in ZONE_FUNCTIONS:
+                self._visit_zone_function(name, position, is_method=is_field)
         elif after == "{":
             raise ExpressionError(f"{name}{{…}} builds a message type, and there are none here")
         elif is_field or name in _WORDS or name in self._bound or name in _TYPES:
@@ -592,8 +640,44 @@ class _Analysis:
             self.seen.add(name)
         elif name == "tasks":
             self._visit_task(position)
+        elif name == "now" and self.has_now:
+            self.seen.add(name)
         else:
-            raise ExpressionError(f"unknown variable {name}; an expression sees input and tasks.NAME.output")
+            hint = "; only a wait knows what time it is" if name == "now" else ""
+            raise ExpressionError(f"unknown variable {name}; an expression sees input and tasks.NAME.output{hint}")
+
+    def _visit_zone_function(self, name: str, position: int, *, is_method: bool) -> None:
+        """Check what can be: how many arguments there are, and those that are written down."""
+        kinds = ("an instant", *ZONE_FUNCTIONS[name].parameters)
+        if is_method:
+            raise ExpressionError(f"write {name}({', '.join(kinds)})")
+        self.zone_functions.add(name)
+        arguments = self._arguments(position + 1)
+        if len(arguments) != len(kinds):
+            raise ExpressionError(f"{name} takes {len(kinds)} arguments: {', '.join(kinds)}")
+        for kind, argument in zip(kinds, arguments, strict=True):
+            if len(argument) == 1 and argument[0][0] == "string" and _PLAIN_KEY.fullmatch(argument[0][1]):
+                try:
+                    check_argument(kind, argument[0][1][1:-1])
+                except ValueError as error:
+                    raise ExpressionError(str(error)) from None
+
+    def _arguments(self, opening: int) -> list[list[tuple[str, str]]]:
+        """The symbols of each argument of a call, by the place of its opening bracket."""
+        arguments: list[list[tuple[str, str]]] = [[]]
+        depth = 0
+        for kind, symbol in self.symbols[opening:]:
+            if kind == "mark" and symbol in "([{":
+                depth += 1
+            elif kind == "mark" and symbol in ")]}":
+                depth -= 1
+            if not depth:
+                break
+            if kind == "mark" and symbol == "," and depth == 1:
+                arguments.append([])
+            elif depth > 1 or symbol != "(" or kind != "mark":
+                arguments[-1].append((kind, symbol))
+        return arguments if arguments != [[]] else []
 
     def _visit_task(self, position: int) -> None:
         name = self._accessor(position + 1)
@@ -695,12 +779,12 @@ def _walk(value: Any) -> Iterator[Any]:
             waiting.extend(item)
 
 
-def _run(expression: _Expression, read: _Read) -> Any:
+def _run(expression: _Expression, read: _Read, now: datetime | None = None) -> Any:
     """Evaluate by CEL. Raises PayloadError(BAD_INPUT) whatever goes wrong inside."""
     if expression.program is None:
         raise AssertionError("a path is read, not run")
     try:
-        context: dict[str, Any] = {}
+        context: dict[str, Any] = {} if now is None else {"now": now}
         for root, wanted in expression.reads:
             value = _prune(read(root), wanted)
             if root:
@@ -709,6 +793,8 @@ def _run(expression: _Expression, read: _Read) -> Any:
                 context["input"] = value
         if not expression.is_cheap:
             _check_cost(expression, context)
+        if expression.zone_functions:
+            return _run_with_zones(expression, expression.program, context)
         return expression.program.execute(context)
     except (KeyboardInterrupt, SystemExit):
         raise
@@ -716,6 +802,30 @@ def _run(expression: _Expression, read: _Read) -> Any:
         raise _bad_input(expression, f"there is no field {error.args[0]!r}") from error
     except BaseException as error:  # a panic in the evaluator is no Exception; it must fail one task, not the process
         raise _bad_input(expression, str(error).split(". CEL does not coerce")[0][:300]) from error
+
+
+def _run_with_zones(expression: _Expression, program: cel.Program, context: dict[str, Any]) -> Any:
+    """With the functions of `headrace.instant`. One that is refused must not raise: the evaluator would print that."""
+    refused: list[ValueError] = []
+
+    def bind(name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            try:
+                return call_zone_function(name, arguments)
+            except ValueError as error:
+                refused.append(error)
+                return None
+
+        return call
+
+    functions = {name: bind(name) for name in expression.zone_functions}
+    try:
+        answer = program.execute(cel.Context(variables=context, functions=functions))
+    except Exception as error:
+        raise refused[0] if refused else error from None
+    if refused:
+        raise refused[0]
+    return answer
 
 
 def _check_cost(expression: _Expression, context: dict[str, Any]) -> None:

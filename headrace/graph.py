@@ -36,10 +36,19 @@ from pydantic import (
 
 from headrace.cycles import find_knots, shortest_cycle, write_cycle
 from headrace.document import BYTES_MAX, Document, Path, copy_plain, format_path
-from headrace.duration import Duration, PositiveDuration, format_duration
+from headrace.duration import Duration, PositiveDuration, format_duration, parse_positive_duration
 from headrace.errors import DefinitionError, Fault
-from headrace.expressions import ExpressionError, compile_condition, inspect_template, unwrap
+from headrace.expressions import (
+    Condition,
+    ExpressionError,
+    Value,
+    compile_condition,
+    compile_value,
+    inspect_template,
+    unwrap,
+)
 from headrace.input_schema import InputSchema, find_schema_faults
+from headrace.instant import format_instant, parse_instant
 
 DEFINITION_BYTES_MAX: Final = BYTES_MAX
 """As text and in its canonical form, so that what was published once can be published again from what is stored."""
@@ -61,6 +70,7 @@ _BLOCK: Final = 1_024
 
 
 # == fields ============================================================================================================
+Join = Literal["all", "any", "always", "on_failure"] | int
 _TASK_NAME: Final = r"[A-Za-z][A-Za-z0-9_-]{0,99}"
 _DOTTED_NAME: Final = r"[A-Za-z][A-Za-z0-9_.-]{0,99}"
 _QUEUE_NAME: Final = r"[a-z][a-z0-9-]{0,49}"
@@ -112,6 +122,18 @@ def _attempts_only(value: Any) -> Any:
     return {"attempts": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _join(value: Any) -> Any:
+    """Said in one message: pydantic would say it once for each kind of join."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if value not in _JOINS and not (is_number and 1 <= value <= NEEDS_MAX):
+        raise ValueError(_JOIN_WANTED)
+    return value
+
+
+_JOINS: Final = ("all", "any", "always", "on_failure")
+_JOIN_WANTED: Final = f"must be {', '.join(_JOINS)}, or how many of its needs have to complete"
+
+
 def _given(value: Any) -> Any:
     if value is None:
         raise ValueError("null says nothing: leave `with` out for the run's input, or write {} for none")
@@ -126,6 +148,19 @@ def _condition_text(value: Any) -> Any:
         return unwrap(value) if isinstance(value, str) else value
     except ExpressionError:
         return value
+
+
+def _length_text(value: Any) -> Any:
+    """One spelling for one length. An expression stays as it is."""
+    if value is None or (isinstance(value, str) and "${{" in value):
+        return value.strip() if value else value
+    return format_duration(parse_positive_duration(value))
+
+
+def _instant_text(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return value.strip() if "${{" in value else format_instant(parse_instant(value))
 
 
 class _Frozen(BaseModel):
@@ -166,12 +201,35 @@ class Approval(_Frozen):
     on_expiry: Literal["fail", "approve", "reject"] = "fail"
 
 
+class Wait(_Frozen):
+    """Some time that passes, or an instant that comes, before the run goes on: `for` or `until`."""
+
+    for_: Annotated[
+        StrictStr | None, BeforeValidator(_length_text), Field(validation_alias="for", serialization_alias="for")
+    ] = None
+    """A duration, or an expression that gives one."""
+    until: Annotated[StrictStr | None, BeforeValidator(_instant_text)] = None
+    """RFC 3339, or an expression that gives that or a timestamp."""
+
+    @model_validator(mode="after")
+    def _has_one_end(self) -> "Wait":
+        if (self.for_ is None) == (self.until is None):
+            raise ValueError("a wait has either `for` or `until`")
+        return self
+
+
 class Task(_Frozen):
-    """One unit of work. With `approval` and no `run` it is only the question; with both, the question comes first."""
+    """One unit of work. With `approval` and no `run` it is only the question; with both, the question comes first.
+    A `wait` is nothing else."""
 
     run: BodyName | None = None
     """Registered name of the body, such as `payments.charge`."""
     needs: Annotated[tuple[TaskName, ...], BeforeValidator(_one_or_more), Field(max_length=NEEDS_MAX)] = ()
+    join: Annotated[
+        Literal["all", "any", "always", "on_failure"] | Annotated[StrictInt, Field(ge=1, le=NEEDS_MAX)],
+        BeforeValidator(_join),
+    ] = "all"
+    """What it asks of its needs; a number: that so many of them complete."""
     if_: Annotated[StrictStr | None, BeforeValidator(_condition_text)] = Field(
         None, validation_alias="if", serialization_alias="if"
     )
@@ -189,9 +247,12 @@ class Task(_Frozen):
     the task waits for a person."""
     lookup: BodyName | None = None
     """Registered name of the body that tells what became of an effect."""
+    wait: Wait | None = None
 
     @model_validator(mode="after")
     def _does_something(self) -> "Task":
+        if self.wait is not None:
+            return self._only_waits()
         if self.run is None and self.approval is None:
             raise ValueError(_DOES_NOTHING)
         if self.run is None and (self.exclusive or self.effect != "idempotent"):
@@ -200,8 +261,16 @@ class Task(_Frozen):
             raise ValueError("`effect: reconcile` and `lookup` go together")
         return self
 
+    def _only_waits(self) -> "Task":
+        bodies = ("run", "with_", "queue", "retry", "timeout", "approval", "exclusive", "effect", "lookup")
+        fields = type(self).model_fields
+        more = [name.rstrip("_") for name in bodies if getattr(self, name) != fields[name].get_default()]
+        if more:
+            raise ValueError(f"a `wait` does nothing else: leave out {', '.join(more)}, or write another task")
+        return self
 
-_DOES_NOTHING: Final = "a task must have `run`, `approval`, or both"
+
+_DOES_NOTHING: Final = "a task must have `run`, `approval`, or both; or `wait`"
 
 
 class Workflow(_Frozen):
@@ -211,6 +280,8 @@ class Workflow(_Frozen):
     description: Annotated[StrictStr, Field(max_length=DESCRIPTION_CHARS_MAX)] = ""
     input: dict[str, Any] | None = None
     """JSON Schema of a run's input; None: anything goes."""
+    output: dict[str, Any] | None = None
+    """Template of what comes out of a run that completed; None: only its tasks have outputs."""
     tasks: Annotated[dict[TaskName, Task], Field(min_length=1, max_length=TASKS_MAX)]
 
     def canonical(self) -> bytes:
@@ -241,6 +312,8 @@ class Workflow(_Frozen):
                 task["with"] = _sort_keys(task["with"])
         if "input" in content:
             content["input"] = _sort_keys(content["input"])
+        if "output" in content:
+            content["output"] = _sort_keys(content["output"])
         return msgspec.json.encode(content)
 
     @cached_property
@@ -268,11 +341,18 @@ def json_schema() -> dict[str, Any]:
         "anyOf": [{"type": "integer", "minimum": 1, "maximum": ATTEMPTS_MAX}, {"$ref": "#/$defs/Retry"}],
         "default": {},
     }
+    properties["join"] = {
+        "anyOf": [{"enum": list(_JOINS)}, {"type": "integer", "minimum": 1, "maximum": NEEDS_MAX}],
+        "default": "all",
+    }
     properties["if"] = {"type": ["string", "boolean", "null"], "default": None}
     properties["with"] = {"not": {"type": "null"}}
     approvers = schema["$defs"]["Approval"]["properties"]["approvers"]
     schema["$defs"]["Approval"]["properties"]["approvers"] = {"anyOf": [approvers["items"], approvers]}
-    task["anyOf"] = [{"required": ["run"]}, {"required": ["approval"]}]
+    task["anyOf"] = [{"required": ["run"]}, {"required": ["approval"]}, {"required": ["wait"]}]
+    schema["$defs"]["Wait"]["properties"]["for"] = {"type": ["string", "number"], "exclusiveMinimum": 0}
+    schema["$defs"]["Wait"]["properties"]["until"] = {"type": "string"}
+    schema["$defs"]["Wait"]["oneOf"] = [{"required": ["for"]}, {"required": ["until"]}]
     schema["properties"]["tasks"]["propertyNames"] = names
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
@@ -307,8 +387,15 @@ def from_data(data: Any) -> Workflow:
 class Builder:
     """A workflow written in Python. Nothing is checked before `publishable`, which names every fault at once."""
 
-    def __init__(self, name: str, *, description: str = "", input: Mapping[str, Any] | None = None) -> None:
-        self._content: dict[str, Any] = {"name": name, "description": description, "input": input}
+    def __init__(
+        self,
+        name: str,
+        *,
+        description: str = "",
+        input: Mapping[str, Any] | None = None,
+        output: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._content: dict[str, Any] = {"name": name, "description": description, "input": input, "output": output}
         self._tasks: dict[str, dict[str, Any]] = {}
         self._repeated: list[str] = []
 
@@ -318,6 +405,7 @@ class Builder:
         *,
         run: str | None = None,
         needs: str | Sequence[str] = (),
+        join: Join = "all",
         if_: str | bool | None = None,
         with_: Any = None,
         queue: str = "default",
@@ -327,14 +415,16 @@ class Builder:
         exclusive: bool = False,
         effect: Literal["idempotent", "reconcile", "manual"] = "idempotent",
         lookup: str | None = None,
+        wait: Wait | Mapping[str, Any] | None = None,
     ) -> "Builder":
         """Add a task; its position is its number. Fields as in YAML, with `_` after the names Python has taken."""
         if name in self._tasks:
             self._repeated.append(name)
         given = {"run": run, "if": if_, "with": with_, "retry": retry, "timeout": timeout, "approval": approval}
-        given |= {"lookup": lookup}
+        given |= {"lookup": lookup, "wait": wait}
         fields = {key: _to_data(value) for key, value in given.items() if value is not None}
-        self._tasks[name] = {**fields, "needs": needs, "queue": queue, "exclusive": exclusive, "effect": effect}
+        self._tasks[name] = {**fields, "needs": needs, "join": join, "queue": queue, "exclusive": exclusive}
+        self._tasks[name]["effect"] = effect
         return self
 
     def publishable(self) -> Workflow:
@@ -347,7 +437,13 @@ class Builder:
         return _check(copy_plain({**self._content, "tasks": self._tasks}, add), faults, lambda path: None)
 
 
-def build(name: str, *, description: str = "", input: Mapping[str, Any] | None = None) -> Builder:
+def build(
+    name: str,
+    *,
+    description: str = "",
+    input: Mapping[str, Any] | None = None,
+    output: Mapping[str, Any] | None = None,
+) -> Builder:
     """Begin a workflow in Python.
 
     >>> orders = build("orders")
@@ -356,7 +452,7 @@ def build(name: str, *, description: str = "", input: Mapping[str, Any] | None =
     >>> list(orders.publishable().tasks)
     ['validate', 'charge']
     """
-    return Builder(name, description=description, input=input)
+    return Builder(name, description=description, input=input, output=output)
 
 
 def _to_data(value: Any) -> Any:
@@ -464,7 +560,7 @@ _NAMES: Final = {
 
 
 def _known_fields(path: Path) -> list[str]:
-    models: dict[str, type[BaseModel]] = {"retry": Retry, "approval": Approval}
+    models: dict[str, type[BaseModel]] = {"retry": Retry, "approval": Approval, "wait": Wait}
     model: type[BaseModel] = Workflow
     if len(path) >= 2:  # tasks.NAME and deeper
         model = models.get(str(path[2]), Task) if len(path) > 2 else Task
@@ -497,9 +593,10 @@ class _GraphCheck:
 
     def faults(self) -> list[_Found]:
         for name, task in self._tasks.items():
-            if task.get("run") is None and task.get("approval") is None:
+            if task.get("run") is None and task.get("approval") is None and task.get("wait") is None:
                 self._found.append((("tasks", name), _DOES_NOTHING))
             self._edges[name] = self._find_needs(name, task.get("needs"))
+            self._check_join(name, task)
         order = self._sort()
         self._find_cycles(order)
         self._check_references(order)
@@ -525,6 +622,14 @@ class _GraphCheck:
             else:
                 edges[need] = path
         return edges
+
+    def _check_join(self, name: str, task: dict[str, Any]) -> None:
+        join, needs = task.get("join"), task.get("needs")
+        count = len(needs) if isinstance(needs, list) else int(isinstance(needs, str))
+        if join in _JOINS[1:] and not count:
+            self._found.append((("tasks", name, "join"), f"there is nothing to join: {name} has no needs"))
+        elif isinstance(join, int) and not isinstance(join, bool) and count < join <= NEEDS_MAX:
+            self._found.append((("tasks", name, "join"), f"{join} cannot complete: {name} has {count} needs"))
 
     def _suggest_task(self, name: str) -> str:
         return _suggest(name, self._all) if len(self._found) < 20 else ""
@@ -569,9 +674,20 @@ class _GraphCheck:
                 self._found.append((path, f"there is no task {reference}{self._suggest_task(reference)}"))
             elif name in placed and reference not in self._edges[name]:
                 far.setdefault(reference, []).append((name, path))
+        self._check_output()
         wanted = list(far)
         for start in range(0, len(wanted), _BLOCK):
             self._check_block({name: far[name] for name in wanted[start : start + _BLOCK]}, order)
+
+    def _check_output(self) -> None:
+        """It may use every task: they have all ended by then."""
+        output = self._data.get("output")
+        for finding in inspect_template(output) if isinstance(output, dict) else ():
+            path = ("output", *finding.path)
+            if finding.error is not None:
+                self._found.append((path, finding.error))
+            for name in sorted(finding.references - self._all.keys()):
+                self._found.append((path, f"there is no task {name}{self._suggest_task(name)}"))
 
     def _references(self) -> Iterator[tuple[str, str, Path]]:
         """(task, task it refers to, path) of every expression; the wrong ones become faults."""
@@ -582,15 +698,22 @@ class _GraphCheck:
                 if finding.error is not None:
                     self._found.append((path, finding.error))
                 yield from ((name, reference, path) for reference in sorted(finding.references))
+            wait = task.get("wait")
+            for key in ("for", "until"):
+                text = wait.get(key) if isinstance(wait, dict) else None
+                if isinstance(text, str) and "${{" in text:
+                    where = (*place, "wait", key)
+                    yield from ((name, reference, where) for reference in self._read(where, compile_value, text))
             condition = task.get("if")
             if isinstance(condition, str):
-                yield from ((name, reference, (*place, "if")) for reference in self._read_condition(place, condition))
+                where = (*place, "if")
+                yield from ((name, reference, where) for reference in self._read(where, compile_condition, condition))
 
-    def _read_condition(self, place: Path, condition: str) -> list[str]:
+    def _read(self, where: Path, compile_it: Callable[[str], Condition | Value], text: str) -> list[str]:
         try:
-            return sorted(compile_condition(condition).references)
+            return sorted(compile_it(text).references)
         except ExpressionError as error:
-            self._found.append(((*place, "if"), error.message))
+            self._found.append((where, error.message))
             return []
 
     def _check_block(self, far: dict[str, list[tuple[str, Path]]], order: list[str]) -> None:

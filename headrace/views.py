@@ -48,6 +48,10 @@ class Run(msgspec.Struct, frozen=True):
     finished_at: datetime | None = None
     counts: dict[str, int] = {}
     """Tasks by status."""
+    output: Any = None
+    """What the workflow says comes out of a run that completed."""
+    output_error: Any = None
+    """{code, message}: why there is none although the run completed; or None."""
 
     @property
     def is_over(self) -> bool:
@@ -60,7 +64,7 @@ class Task(msgspec.Struct, frozen=True):
     name: str
     status: str
     run: str | None = None
-    """Name of the body; None for a pure approval."""
+    """Name of the body; None for what is only an approval or a wait."""
     queue: str = "default"
     needs: list[str] = []
     attempt: int = 0

@@ -234,7 +234,9 @@ class Rows:
                         run.plan.name, run.plan.version, label.fingerprint,
                     )  # fmt: skip
                 case Finish():
-                    pass
+                    if action.output is not None or action.error is not None:
+                        why = None if action.error is None else encode(action.error)
+                        self.add("save_outputs", run.run_id, action.output, why)
         return ended
 
     def _dispatch(self, run: StoredRun, action: Dispatch) -> None:

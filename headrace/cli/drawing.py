@@ -147,6 +147,8 @@ def describe_task(task: Task) -> str:
     status, attempt, most = task["status"], task["attempt"] or 0, task.get("attempts_max") or 0
     if status == "waiting" and task.get("approval_id"):
         return "waiting for approval"
+    if status == "waiting" and task.get("due_at"):
+        return f"waiting until {task['due_at']}, {ago(task['due_at'])}"
     if status == "pending" and task.get("due_at") and attempt:
         return f"attempt {attempt} of {most} failed, next {ago(task['due_at'])}"
     if status == "running" or (status == "failed" and most > 1) or (status == "queued" and attempt):

@@ -71,8 +71,9 @@ def _report(run: Document, terminal: Terminal) -> None:
             terminal.say(headline(run, terminal))
             for hint in hints(run, []):
                 terminal.say(hint)
-        if run.get("outputs"):
-            terminal.say(Text(json.dumps(run["outputs"], indent=2, ensure_ascii=False)))
+        shown = run["output"] if run.get("output") is not None else run.get("outputs")
+        if shown:
+            terminal.say(Text(json.dumps(shown, indent=2, ensure_ascii=False)))
     if run["status"] != StatusFilter.COMPLETED:
         raise typer.Exit(Exit.FAILED)
 
@@ -125,7 +126,10 @@ def show_run(
         terminal.show(answer, lambda: Group(headline(document, terminal), _draw_history(answer["items"])))
         return
     tasks = api.page(f"/runs/{run_id}/tasks", limit=TASKS_MAX)["items"]
-    terminal.show({**document, "tasks": tasks}, lambda: draw_run(document, tasks, terminal, everything=everything))
+    terminal.show(
+        {**document, "tasks": tasks},
+        lambda: Group(draw_run(document, tasks, terminal, everything=everything), *_draw_output(document)),
+    )
 
 
 @command(
@@ -172,6 +176,15 @@ def _draw_runs(runs: list[Document], terminal: Terminal) -> RenderableType:
     return rows
 
 
+def _draw_output(run: Document) -> list[Text]:
+    """What came out of the run, where its workflow says what should."""
+    if error := run.get("output_error"):
+        return [Text(f"its output cannot be evaluated: {describe_error({'error': error})}", style="red")]
+    if run.get("output") is None:
+        return []
+    return [Text(f"output  {json.dumps(run['output'], ensure_ascii=False)}")]
+
+
 def _draw_history(items: list[Document]) -> RenderableType:
     rows = table("at", "what", "task", "by", "detail")
     for item in items:
@@ -190,7 +203,9 @@ def _show_task(terminal: Terminal, api: Api, task_id: str) -> None:
 def _draw_task(task: Document, attempts: list[Document], terminal: Terminal) -> RenderableType:
     facts = [
         Text.assemble(
-            terminal.status(task["status"]), (f"  {task['name']}", "bold"), f"  {task.get('run') or 'approval'}"
+            terminal.status(task["status"]),
+            (f"  {task['name']}", "bold"),
+            f"  {task.get('run') or ('wait' if task.get('due_at') else 'no body')}",
         ),
         Text(f"attempt {task['attempt']} of {task['attempts_max']}, queue {task['queue']}", style="dim"),
     ]

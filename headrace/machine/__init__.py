@@ -7,20 +7,20 @@ them. It touches nothing, and reads no clock, no socket, no randomness: the inst
 are hashes of what is already fixed.
 
 States of a task, and who causes each edge
-    PENDING    its needs are not met, or it waits out a backoff       the graph; a failed attempt
-    QUEUED     handed out: a command with this token is on its way    needs met; backoff due; lost; approved; replayed
+    PENDING    its join is undecided, or it waits out a backoff       the graph; a failed attempt
+    QUEUED     handed out: a command with this token is on its way    its join; backoff due; lost; approved; replayed
     RUNNING    a worker said that its body began                      Started
-    WAITING    a person is asked                                      a task with an approval became ready; an
-                                                                      ambiguous end of a `manual` task
-    COMPLETED  it has its result                                      Succeeded; Decided approved
+    WAITING    a person is asked, or an instant has to come           a task with an approval, or a wait, became ready;
+                                                                      an ambiguous end of a `manual` task
+    COMPLETED  it has its result                                      Succeeded; Decided approved; Due
     FAILED     no try is left, or none can help                       Failed, Lost, Due; Decided rejected or expired
-    SKIPPED    it will never run                                      condition false; a need did not complete
+    SKIPPED    it will never run                                      condition false; its join
     CANCELLED  the run was cancelled before it ended                  Cancelled
 The last four are terminal. One edge leads out of a terminal state, and only an operator's act causes it: `Replayed`
 takes a FAILED task of a dead letter back to QUEUED, and the tasks that were skipped because of it back to PENDING. It
 does not go round an approval: a task that never ran is asked about (again) first.
 
-The token counts hand-outs and questions of a task: it rises by one with each, and never falls, over restarts,
+The token counts hand-outs, questions and waits of a task: it rises by one with each, and never falls, over restarts,
 failovers and replays. An event that names another token than the task's is stale: it changes nothing. So a late,
 repeated or forged answer is an ordinary input. The attempt counts bodies that began; a hand-out that was lost before
 its body began uses none up.
@@ -32,8 +32,20 @@ middle), `manual` parks it: WAITING for a person, with what is not known as its 
 first, under tokens of their own, as often as its retry policy says; a lookup that cannot tell parks it as well. While
 `lookups` counts, the answers of QUEUED and RUNNING are those of the lookup, which is no attempt.
 
-A join decides at once: the last need that completes hands the task out; the first that fails, is skipped or cancelled
-skips it. `advance` and `apply` cost O(tasks the event touches); only a cancel touches all. Recursion is nowhere.
+A join decides about a task by how what it needs has ended, and by nothing else: in whatever order they end, the answer
+is the same. It runs as soon as its join allows that, and is skipped once it can never run:
+    all            all completed                       skipped at the first that failed; by another skip, at the end
+    any, or N      1 or N of them completed            skipped when all have ended
+    always         all have ended                      never
+    on_failure     all have ended, and one has failed  skipped when all have ended
+To have failed is to be FAILED, or SKIPPED because of a failure further back: such a skip says UPSTREAM_FAILED; any
+other says why it came (CONDITION_FALSE, UPSTREAM_SKIPPED, NOTHING_FAILED) and goes on as a skip. So a failure reaches
+whoever asked for it, and a false condition does not look like one. A replay takes back the skips that only this failure
+caused; what has begun stays as it is. A condition is looked at when the join allows the task to run. A run ends when
+all its tasks have: FAILED if one did, also where a task `on_failure` came after it. A cancel is no end of a need: it
+ends all tasks at once, those that were to run always too.
+
+`advance` and `apply` cost O(tasks the event touches); only a cancel touches all. Recursion is nowhere.
 
 Not modelled here: whether a holder still lives (the sweeps read sessions), offsets and ownership (the run agent).
 """

@@ -102,6 +102,10 @@ class BuryTask(msgspec.Struct, frozen=True):
 
 class Finish(msgspec.Struct, frozen=True):
     status: RunStatus
+    output: bytes | None = None
+    """JSON; of a run that completed and whose workflow says what comes out of it."""
+    error: Error | None = None
+    """Why there is none although it should."""
 
 
 Action = (
@@ -127,11 +131,13 @@ class Transition:
     Built by `advance` over the run it reads; `run.apply(transition)` makes it so in memory.
     """
 
-    __slots__ = ("actions", "attention", "counts", "missing", "status", "tasks")
+    __slots__ = ("actions", "attention", "counts", "missing", "status", "tasks", "wanted")
 
     def __init__(self, run: RunState) -> None:
         self.tasks: dict[int, TaskState] = {}
         self.missing: dict[int, int] = {}
+        self.wanted: dict[int, int] | None = None
+        """None for most: few graphs have a quorum."""
         self.counts: dict[TaskStatus, int] = run.counts.copy()
         self.attention: bool = run.attention
         self.status: RunStatus = run.status

@@ -6,6 +6,7 @@ from typing import Final, assert_never
 import msgspec
 
 from headrace.errors import PayloadError
+from headrace.instant import format_instant, from_microseconds
 from headrace.machine.actions import (
     Abort,
     Ask,
@@ -26,7 +27,7 @@ from headrace.machine.backoff import backoff
 from headrace.machine.event import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, Resolved
 from headrace.machine.plan import Plan
 from headrace.machine.run_state import UNTOUCHED, RunState, TaskState
-from headrace.machine.status import RUN_TERMINAL, TERMINAL, TaskStatus, derive_status
+from headrace.machine.status import RUN_TERMINAL, TERMINAL, RunStatus, TaskStatus, derive_status
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 HANDOUTS_LOST_MAX: Final = 50
@@ -42,7 +43,6 @@ _PENDING, _QUEUED, _RUNNING, _WAITING, _COMPLETED, _FAILED, _SKIPPED, _CANCELLED
     TaskStatus.PENDING, TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.WAITING,
     TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.SKIPPED, TaskStatus.CANCELLED,
 )  # fmt: skip
-_STOPPED: Final = TERMINAL - {_COMPLETED}
 
 
 class Verdict(msgspec.Struct):
@@ -61,6 +61,7 @@ NEVER_BEGAN: Final = Error(
 UPSTREAM_FAILED: Final = Error("UPSTREAM_FAILED", "a task that this one needs did not complete", retryable=False)
 UPSTREAM_SKIPPED: Final = Error("UPSTREAM_SKIPPED", "a task that this one needs was skipped", retryable=False)
 CONDITION_FALSE: Final = Error("CONDITION_FALSE", "its condition was false", retryable=False)
+NOTHING_FAILED: Final = Error("NOTHING_FAILED", "none of the tasks that this one needs failed", retryable=False)
 
 
 def begin(plan: Plan, run: RunState, at: int) -> Transition:
@@ -210,6 +211,9 @@ def _due(plan: Plan, run: RunState, event: Due, at: int) -> Transition | None:
             _look_up(plan, run, draft, event.task, task, task.lookups)
         else:
             _hand_out(plan, run, draft, event.task, task, ended)
+    elif event.timer == "wait" and task.status is _WAITING:
+        draft.actions.append(ClearTimer(event.task))
+        _wait_no_more(run, draft, event.task, task, ended)
     elif event.timer == "timeout" and task.status is _RUNNING:
         draft.actions.append(Abort(event.task, task.token, "timeout"))
         error = Error("TIMEOUT", f"no result within {plan.tasks[event.task].timeout} s")
@@ -226,7 +230,7 @@ def _decided(plan: Plan, run: RunState, event: Decided, at: int) -> Transition |
     if not 0 <= event.task < len(plan.tasks):
         return None
     task = run.task(event.task)
-    if task.status is not _WAITING or task.is_parked or task.token != event.token:
+    if task.status is not _WAITING or task.is_parked or task.due_at is not None or task.token != event.token:
         return None
     draft, ended = Transition(run), list[int]()
     if event.outcome == "approved" and plan.tasks[event.task].run is not None:
@@ -257,6 +261,8 @@ def _replayed(plan: Plan, run: RunState, event: Replayed, at: int) -> Transition
     _unskip(plan, run, draft, event.task)
     if plan.tasks[event.task].approval is not None and not task.attempt:
         _ask(run, draft, event.task, task)
+    elif plan.tasks[event.task].wait is not None:
+        _wait(plan, run, draft, event.task, task, ended, at)
     else:
         _hand_out(plan, run, draft, event.task, task, ended)
     return _close(plan, run, draft, ended, at)
@@ -296,7 +302,7 @@ def _cancelled(plan: Plan, run: RunState, event: Cancelled, at: int) -> Transiti
             draft.actions.append(EndAttempt(index, task.attempt, task.token, "cancelled", error))
         if task.status is _RUNNING or task.status is _QUEUED:
             draft.actions.append(Abort(index, task.token, "cancelled"))
-        if task.status is _WAITING:
+        if task.status is _WAITING and task.due_at is None:
             draft.actions.append(Unpark(index) if task.is_parked else CloseQuestion(index, task.token))
         _clear_timer(draft, index, task)
         _put(run, draft, index, _at_rest(task, _CANCELLED, error))
@@ -356,8 +362,10 @@ def _clear_timer(draft: Transition, index: int, task: TaskState) -> None:
 
 
 def _ready(plan: Plan, run: RunState, draft: Transition, index: int, ended: list[int], at: int) -> None:
-    """All that the task needs has completed: skip it, ask, or hand it out."""
+    """Its join allows the task to run: skip it, ask, wait, or hand it out."""
     spec = plan.tasks[index]
+    if spec.is_plain:
+        return _hand_out(plan, run, draft, index, UNTOUCHED, ended)
     if spec.condition is not None:
         try:
             holds = spec.condition.evaluate(run.input, _outputs(plan, run, draft))
@@ -366,6 +374,8 @@ def _ready(plan: Plan, run: RunState, draft: Transition, index: int, ended: list
         if not holds:
             _put(run, draft, index, TaskState(_SKIPPED, error=CONDITION_FALSE))
             return ended.append(index)
+    if spec.wait is not None:
+        return _wait(plan, run, draft, index, UNTOUCHED, ended, at)
     if spec.approval is None:
         return _hand_out(plan, run, draft, index, UNTOUCHED, ended)
     _ask(run, draft, index, UNTOUCHED)
@@ -375,6 +385,30 @@ def _ask(run: RunState, draft: Transition, index: int, task: TaskState) -> None:
     token = run.next_token(task)
     _put(run, draft, index, msgspec.structs.replace(task, status=_WAITING, token=token))
     draft.actions.append(Ask(index, token))
+
+
+def _wait(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int) -> None:
+    """WAITING until an instant, under the next token; done at once when that has passed. One that cannot be evaluated
+    fails the task, and uses its token up as a hand-out does."""
+    spec, token = plan.tasks[index].wait, run.next_token(task)
+    assert spec is not None
+    try:
+        due_at = spec.due_at(at, run.input, _outputs(plan, run, draft), task.input)
+    except PayloadError as e:
+        undue = msgspec.structs.replace(task, token=token)
+        return _bury(run, draft, index, undue, Error(e.reason, e.message, retryable=False), ended)
+    waiting = TaskState(_WAITING, task.attempt, token, due_at, task.retries_from, input=task.input)
+    if due_at <= at:
+        return _wait_no_more(run, draft, index, waiting, ended)
+    _put(run, draft, index, waiting)
+    draft.actions.append(SetTimer(index, token, "wait", due_at))
+
+
+def _wait_no_more(run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:
+    until = format_instant(from_microseconds(task.due_at or 0))
+    done = msgspec.structs.replace(task, status=_COMPLETED, due_at=None, output=msgspec.json.encode({"until": until}))
+    _put(run, draft, index, done)
+    ended.append(index)
 
 
 def _hand_out(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:
@@ -552,49 +586,102 @@ def _bury(run: RunState, draft: Transition, index: int, task: TaskState, error: 
 def _close(plan: Plan, run: RunState, draft: Transition, ended: list[int], at: int) -> Transition:
     """Look at the joins behind every task that ended, then derive the run's status. Depth does not matter."""
     for index in ended:  # grows while it is walked
-        status = draft.tasks[index].status
         for after in plan.tasks[index].dependants:
             if (draft.tasks.get(after) or run.tasks.get(after, UNTOUCHED)) is not UNTOUCHED:
                 continue
-            if status is _COMPLETED:
-                missing = draft.missing.get(after)
-                if missing is None:
-                    missing = run.missing.get(after, len(plan.tasks[after].needs))
-                draft.missing[after] = missing = missing - 1
-                if not missing:
-                    _ready(plan, run, draft, after, ended, at)
+            need = draft.tasks[index]
+            if not plan.tasks[after].is_chained:
+                _join(plan, run, draft, after, need, ended, at)
+            elif need.status is _COMPLETED:
+                _ready(plan, run, draft, after, ended, at)
             else:
-                _put(run, draft, after, TaskState(_SKIPPED, error=_reason(draft.tasks[index])))
-                ended.append(after)
+                _skip(run, draft, after, UPSTREAM_FAILED if _has_failed(need) else UPSTREAM_SKIPPED, ended)
     draft.status = derive_status(len(plan.tasks), draft.counts, attention=draft.attention)
     if draft.status in RUN_TERMINAL and run.status not in RUN_TERMINAL:
-        draft.actions.append(Finish(draft.status))
+        draft.actions.append(_finish(plan, run, draft))
     return draft
 
 
-def _reason(task: TaskState) -> Error:
-    """Why what needs this ended task is skipped."""
-    if task.status is _SKIPPED and task.error is not UPSTREAM_FAILED and task.error != UPSTREAM_FAILED:
-        return UPSTREAM_SKIPPED
-    return UPSTREAM_FAILED
+def _join(plan: Plan, run: RunState, draft: Transition, index: int, need: TaskState, ended: list[int], at: int) -> None:
+    """One of several needs has ended: decide about the task as soon as its join allows, see the package."""
+    spec = plan.tasks[index]
+    missing = draft.missing.get(index)
+    if missing is None:
+        missing = run.missing.get(index, len(spec.needs))
+    draft.missing[index] = missing = missing - 1
+    if spec.quorum is not None and need.status is _COMPLETED and not _want_one_less(run, draft, index, spec.quorum):
+        return _ready(plan, run, draft, index, ended, at)
+    if spec.join == "all" and _has_failed(need):
+        return _skip(run, draft, index, UPSTREAM_FAILED, ended)
+    if missing:
+        return None
+    needs = [draft.tasks.get(need) or run.tasks.get(need, UNTOUCHED) for need in spec.needs]
+    has_failed = any(map(_has_failed, needs))
+    if spec.join == "always" or (spec.join == "on_failure" and has_failed):
+        return _ready(plan, run, draft, index, ended, at)
+    if spec.join == "all" and all(need.status is _COMPLETED for need in needs):
+        return _ready(plan, run, draft, index, ended, at)
+    if spec.join == "on_failure":
+        return _skip(run, draft, index, NOTHING_FAILED, ended)
+    _skip(run, draft, index, UPSTREAM_FAILED if has_failed else UPSTREAM_SKIPPED, ended)
 
 
-def _unskip(plan: Plan, run: RunState, draft: Transition, index: int) -> None:
-    """Take back the skips that only this failure caused: what still needs another failed task stays skipped."""
-    blocking: dict[int, int] = {}  # a skipped task -> how many of its needs will not complete
-    coming_back = [index]
+def _want_one_less(run: RunState, draft: Transition, index: int, quorum: int) -> int:
+    """One more need of a quorum has completed: how many have to, still."""
+    if draft.wanted is None:
+        draft.wanted = {}
+    wanted = draft.wanted.get(index)
+    if wanted is None:
+        wanted = run.wanted.get(index, quorum)
+    draft.wanted[index] = wanted = wanted - 1
+    return wanted
+
+
+def _has_failed(task: TaskState) -> bool:
+    """Whether it failed, or never ran because something before it did."""
+    return task.status is _FAILED or (task.status is _SKIPPED and task.error == UPSTREAM_FAILED)
+
+
+def _skip(run: RunState, draft: Transition, index: int, error: Error, ended: list[int]) -> None:
+    _put(run, draft, index, TaskState(_SKIPPED, error=error))
+    ended.append(index)
+
+
+def _finish(plan: Plan, run: RunState, draft: Transition) -> Finish:
+    if plan.output is None or draft.status is not RunStatus.COMPLETED:
+        return Finish(draft.status)
+    try:
+        return Finish(draft.status, plan.output.render(run.input, _outputs(plan, run, draft)))
+    except PayloadError as e:
+        return Finish(draft.status, error=Error(e.reason, e.message, retryable=False))
+
+
+def _unskip(plan: Plan, run: RunState, draft: Transition, replayed: int) -> None:
+    """Take back what only this failure decided: what still needs another failed task stays skipped, and what has begun
+    because of it stays as it is."""
+    blocking: dict[int, int] = {}  # a skipped task -> how many of its needs have failed and do not come back
+    waiting: dict[int, None] = {}
+    coming_back = [replayed]
     for current in coming_back:  # grows while it is walked
         for after in plan.tasks[current].dependants:
-            task, needs = run.task(after), plan.tasks[after].needs
+            spec, task = plan.tasks[after], draft.tasks.get(after) or run.task(after)
+            if task is UNTOUCHED:
+                waiting[after] = None
             if task.status is not _SKIPPED or task.error != UPSTREAM_FAILED:
                 continue
             if after not in blocking:
-                blocking[after] = sum(run.task(need).status in _STOPPED for need in needs)
+                blocking[after] = sum(_has_failed(run.task(need)) for need in spec.needs)
             blocking[after] -= 1
-            if not blocking[after]:
-                draft.missing[after] = sum(run.task(need).status is not _COMPLETED for need in needs)
+            if spec.quorum is not None or not blocking[after]:
                 _put(run, draft, after, UNTOUCHED)
                 coming_back.append(after)
+                waiting[after] = None
+    for index in waiting:
+        spec = plan.tasks[index]
+        needs = [(draft.tasks.get(need) or run.task(need)).status for need in spec.needs if need != replayed]
+        draft.missing[index] = len(spec.needs) - sum(status in TERMINAL for status in needs)
+        if spec.quorum is not None:
+            draft.wanted = {**(draft.wanted or {}), index: spec.quorum - needs.count(_COMPLETED)}
 
 
 def _outputs(plan: Plan, run: RunState, draft: Transition) -> Callable[[str], bytes | None]:

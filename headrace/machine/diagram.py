@@ -6,6 +6,7 @@ Nothing in the page is written by hand but its sentences, and a test fails when 
 """
 
 from collections.abc import Callable, Iterator
+from itertools import combinations_with_replacement
 from typing import Final, NamedTuple
 
 from msgspec import Raw
@@ -31,7 +32,7 @@ from headrace.machine.actions import (
 from headrace.machine.advance import HANDOUTS_LOST_MAX, advance, begin
 from headrace.machine.backoff import RetryPlan
 from headrace.machine.event import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, Resolved
-from headrace.machine.plan import ApprovalPlan, Plan, TaskPlan
+from headrace.machine.plan import ApprovalPlan, Join, Plan, TaskPlan, WaitPlan
 from headrace.machine.run_state import RunState, TaskState
 from headrace.machine.status import TERMINAL, RunStatus, TaskStatus, derive_status
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
@@ -67,6 +68,8 @@ EVENTS: Final[dict[str, Say]] = {
     "Due backoff, early": lambda task, token: Due(task, token, _NONCE, "backoff"),
     "Due time-out": lambda task, token: Due(task, token, _NONCE, "timeout"),
     "Due time-out, early": lambda task, token: Due(task, token, _NONCE, "timeout"),
+    "Due wait": lambda task, token: Due(task, token, _NONCE, "wait"),
+    "Due wait, early": lambda task, token: Due(task, token, _NONCE, "wait"),
     "Decided approved": lambda task, token: Decided(task, token, "approved"),
     "Decided rejected": lambda task, token: Decided(task, token, "rejected"),
     "Decided expired": lambda task, token: Decided(task, token, "expired"),
@@ -167,6 +170,7 @@ ROWS: Final = [
     Row("WAITING", "parked", _story("Started, a claim", "Lost", effect="manual")),
     Row("WAITING", "then its body", _story(approval=_QUESTION)),
     Row("WAITING", "only a question", _story(approval=_QUESTION, run=None)),
+    Row("WAITING", "for an instant", _story(wait=WaitPlan(length=10_000_000), run=None, timeout=None)),
     Row("COMPLETED", "", _story("Succeeded")),
     Row("FAILED", "a dead letter", _story("Failed, not retryable")),
     Row("FAILED", "rejected", _story("Decided rejected", approval=_QUESTION)),
@@ -208,6 +212,13 @@ def draw() -> str:
             "task that needs this one and nothing else.",
             "",
             pairs,
+            "",
+            "## Joins",
+            "",
+            "What a task becomes that needs two others, once they have ended like this, in either order. `unreached`",
+            "is SKIPPED because something before it failed; `open` has not ended.",
+            "",
+            *_joins(),
             "",
             "## Status of a run",
             "",
@@ -316,6 +327,41 @@ def _detail(action: Action) -> str:
             return ""
         case Finish():
             return f" {action.status}"
+
+
+_JOINS: Final[tuple[Join, ...]] = ("all", "any", 2, "always", "on_failure")
+
+
+def _joins() -> Iterator[str]:
+    yield "| needs | " + " | ".join(f"`{join}`" for join in _JOINS) + " |"
+    yield "|---|" + "---|" * len(_JOINS)
+    for ends in combinations_with_replacement(_NEED_ENDS, 2):
+        yield f"| {', '.join(ends)} | " + " | ".join(_joined(join, ends) for join in _JOINS) + " |"
+
+
+_NEED_ENDS: Final = ("completed", "failed", "skipped", "unreached", "open")
+
+
+def _joined(join: Join, ends: tuple[str, ...]) -> str:
+    """Each need has a gate before it that completes; that of an unreached one fails."""
+    tasks, false = [], compile_condition("false")
+    for index, end in enumerate(ends):
+        gate = TaskPlan(2 * index, f"gate{index}", run="body")
+        need = TaskPlan(2 * index + 1, f"n{index}", run="body", needs=(gate.index,),
+                        condition=false if end == "skipped" else None)  # fmt: skip
+        tasks += [gate, need]
+    plan = Plan("joined", [*tasks, TaskPlan(4, "join", run="body", needs=(1, 3), join=join)])
+    run = RunState(b"joined", plan, b"{}")
+    run.apply(begin(plan, run, 0))
+    for index, end in enumerate(ends):
+        story = {"completed": "cc", "failed": "cf", "skipped": "c", "unreached": "f", "open": "c"}[end]
+        for task, step in enumerate(story, 2 * index):
+            event = Succeeded(task, 1, _NONCE) if step == "c" else Failed(task, 1, _NONCE, _HOPELESS)
+            transition = advance(plan, run, event, 0)
+            if transition is not None:
+                run.apply(transition)
+    state = run.task(4)
+    return state.status.upper() + (f"<br/>{state.error.code}" if state.error else "")
 
 
 def _statuses() -> Iterator[str]:

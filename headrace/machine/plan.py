@@ -1,16 +1,30 @@
 """A version compiled for the machine: positions instead of names, expressions ready to evaluate."""
 
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from headrace.expressions import Condition, Template, compile_condition, compile_template
+from headrace.duration import DURATION_MAX, parse_duration
+from headrace.errors import PayloadError
+from headrace.expressions import (
+    Condition,
+    Outputs,
+    Template,
+    Value,
+    compile_condition,
+    compile_template,
+    compile_value,
+)
+from headrace.instant import from_microseconds, parse_instant, to_microseconds
 from headrace.machine.backoff import RetryPlan
 
 if TYPE_CHECKING:
-    from headrace.graph import Workflow
+    from headrace.graph import Wait, Workflow
 
 _MICROSECONDS: Final = 1_000_000
+_MICROSECOND: Final = timedelta(microseconds=1)
+_WAIT_MAX: Final = DURATION_MAX // _MICROSECOND
 WIDE: Final = 16
 """A task with more dependants than this makes its workflow wide: commands are spread over the partitions by position,
 so that one run's fan-out reaches every worker. Those of ordinary runs stay on one partition, which keeps Kafka's
@@ -22,6 +36,10 @@ Effect = Literal["idempotent", "reconcile", "manual"]
 person."""
 
 
+Join = Literal["all", "any", "always", "on_failure"] | int
+"""What a task asks of those that it needs; a number: that so many of them complete."""
+
+
 class ApprovalPlan(msgspec.Struct, frozen=True):
     title: str
     approvers: tuple[str, ...]
@@ -31,12 +49,60 @@ class ApprovalPlan(msgspec.Struct, frozen=True):
     """fail, approve or reject"""
 
 
+class WaitPlan(msgspec.Struct, frozen=True):
+    """How long, or until when; one of the three is given."""
+
+    length: int | None = None
+    """Microseconds from the moment the wait begins."""
+    until: int | None = None
+    """Microseconds since 1970 UTC."""
+    value: Value | None = None
+    """Gives a length (text such as `3d`, or seconds) for a `for`, an instant for an `until`."""
+    is_for: bool = False
+
+    @property
+    def references(self) -> frozenset[str]:
+        return self.value.references if self.value is not None else frozenset()
+
+    def due_at(self, at: int, input: bytes, outputs: Outputs, given: bytes | None) -> int:
+        """When a wait that begins at `at` is over. given: JSON of an operator, in place of what was written.
+
+        Raises PayloadError(BAD_INPUT).
+        """
+        if given is not None:
+            found = msgspec.json.decode(given)
+        elif self.value is not None:
+            found = self.value.evaluate(input, outputs, from_microseconds(at))
+        else:
+            return self.until if self.until is not None else at + (self.length or 0)
+        try:
+            due_at = at + _length_of(found) if self.is_for else _instant_of(found)
+        except ValueError as error:
+            raise PayloadError(f"how long to wait: {error}", reason="BAD_INPUT") from None
+        if due_at > at + _WAIT_MAX:
+            raise PayloadError(f"a wait may take {DURATION_MAX.days} days", reason="BAD_INPUT")
+        return due_at
+
+
+def _length_of(found: object) -> int:
+    return parse_duration(found) // _MICROSECOND
+
+
+def _instant_of(found: object) -> int:
+    if isinstance(found, str):
+        found = parse_instant(found)
+    if not isinstance(found, datetime) or found.tzinfo is None:
+        raise ValueError(f"an instant is RFC 3339 text or a timestamp, not a {type(found).__name__}")
+    return to_microseconds(found)
+
+
 class TaskPlan:
     """One task of a version. `needs` and `dependants` are positions in the graph."""
 
     __slots__ = (
-        "approval", "claims", "condition", "dependants", "effect", "exclusive", "index", "is_referenced", "lookup",
-        "name", "needs", "queue", "retry", "run", "template", "timeout",
+        "approval", "claims", "condition", "dependants", "effect", "exclusive", "index", "is_chained", "is_plain",
+        "is_referenced", "join", "lookup", "name", "needs", "queue", "quorum", "retry", "run", "template", "timeout",
+        "wait",
     )  # fmt: skip
 
     def __init__(
@@ -55,15 +121,24 @@ class TaskPlan:
         exclusive: bool = False,
         effect: Effect = "idempotent",
         lookup: str | None = None,
+        join: Join = "all",
+        wait: WaitPlan | None = None,
     ) -> None:
         self.index, self.name, self.run, self.needs, self.queue = index, name, run, needs, queue
         self.retry = retry or RetryPlan()
         self.timeout = timeout
         """Seconds."""
         self.approval, self.template, self.condition = approval, template, condition
-        self.exclusive, self.effect, self.lookup = exclusive, effect, lookup
+        self.exclusive, self.effect, self.lookup, self.wait = exclusive, effect, lookup, wait
+        self.is_plain = approval is None and condition is None and wait is None
+        """Nothing stands between its join and its body."""
         self.claims = exclusive or effect != "idempotent"
         """Its body starts only after the engine has recorded who runs it: a hand-out without an owner never began."""
+        self.join = join
+        self.quorum: int | None = join if isinstance(join, int) else 1 if join == "any" else None
+        """How many of its needs have to complete, where that is fewer than all."""
+        self.is_chained = join == "all" and len(needs) == 1
+        """Its one need decides about it: nothing is counted."""
         self.dependants: tuple[int, ...] = ()
         self.is_referenced = False
         """Some template or condition reads its output, so the machine must keep it."""
@@ -72,10 +147,19 @@ class TaskPlan:
 class Plan:
     """A frozen version, ready for `advance`. Shared by all its runs, never changed."""
 
-    __slots__ = ("index", "is_wide", "name", "roots", "tasks", "version", "version_id")
+    __slots__ = ("index", "is_wide", "name", "output", "roots", "tasks", "version", "version_id")
 
-    def __init__(self, name: str, tasks: list[TaskPlan], *, version: int = 1, version_id: int = 0) -> None:
-        self.name, self.version, self.version_id = name, version, version_id
+    def __init__(
+        self,
+        name: str,
+        tasks: list[TaskPlan],
+        *,
+        version: int = 1,
+        version_id: int = 0,
+        output: Template | None = None,
+    ) -> None:
+        """output: of a run, once it has completed; None: it has none of its own."""
+        self.name, self.version, self.version_id, self.output = name, version, version_id, output
         self.tasks: tuple[TaskPlan, ...] = tuple(tasks)
         self.index: dict[str, int] = {task.name: task.index for task in tasks}
         self.roots: tuple[int, ...] = tuple(task.index for task in tasks if not task.needs)
@@ -83,12 +167,23 @@ class Plan:
         for task in tasks:
             for need in task.needs:
                 dependants[need].append(task.index)
-            for source in (task.template, task.condition):
+            for source in (task.template, task.condition, task.wait):
                 for name in source.references if source else ():
                     tasks[self.index[name]].is_referenced = True
+        for name in output.references if output else ():
+            tasks[self.index[name]].is_referenced = True
         for task, after in zip(tasks, dependants, strict=True):
             task.dependants = tuple(after)
         self.is_wide = any(len(after) > WIDE for after in dependants)
+
+
+def _compile_wait(wait: "Wait") -> WaitPlan:
+    text, is_for = (wait.until, False) if wait.for_ is None else (wait.for_, True)
+    if "${{" in (text or ""):
+        return WaitPlan(value=compile_value(text or ""), is_for=is_for)
+    if is_for:
+        return WaitPlan(length=_length_of(text), is_for=True)
+    return WaitPlan(until=_instant_of(text))
 
 
 def compile_plan(workflow: "Workflow", *, version: int = 1, version_id: int = 0) -> Plan:
@@ -125,6 +220,9 @@ def compile_plan(workflow: "Workflow", *, version: int = 1, version_id: int = 0)
                 exclusive=task.exclusive,
                 effect=task.effect,
                 lookup=task.lookup,
+                join=task.join,
+                wait=None if task.wait is None else _compile_wait(task.wait),
             )
         )
-    return Plan(workflow.name, tasks, version=version, version_id=version_id)
+    output = None if workflow.output is None else compile_template(workflow.output)
+    return Plan(workflow.name, tasks, version=version, version_id=version_id, output=output)

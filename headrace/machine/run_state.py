@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from headrace.machine.plan import Plan
-from headrace.machine.status import RunStatus, TaskStatus, derive_status
+from headrace.machine.status import TERMINAL, RunStatus, TaskStatus, derive_status
 from headrace.messages import Error
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ class TaskState(msgspec.Struct, frozen=True):
     token: int = 0
     """Of the latest hand-out; 0 until the first. Rises by one, or to above the run's `token_floor`."""
     due_at: int | None = None
-    """When its timer is due (backoff while PENDING, time-out while RUNNING); microseconds UTC."""
+    """When its timer is due (backoff while PENDING, time-out while RUNNING, the end of a wait while WAITING);
+    microseconds UTC."""
     retries_from: int = 0
     """Attempts that the retry policy does not count: those before the last replay, and those handed back."""
     input: bytes | None = None
@@ -39,7 +40,7 @@ class TaskState(msgspec.Struct, frozen=True):
 
     @property
     def is_parked(self) -> bool:
-        """WAITING for a person to say what became of its effect, and not for an approval."""
+        """WAITING for a person to say what became of its effect, and neither for an approval nor for an instant."""
         return self.status is TaskStatus.WAITING and self.error is not None
 
 
@@ -60,6 +61,7 @@ class RunState:
         "status",
         "tasks",
         "token_floor",
+        "wanted",
     )
 
     def __init__(
@@ -80,12 +82,22 @@ class RunState:
         self.tasks: dict[int, TaskState] = tasks or {}
         self.counts: dict[TaskStatus, int] = {}
         self.missing: dict[int, int] = {}
+        """Of tasks that are not decided yet: how many of their needs have not ended. Not of chained ones."""
+        self.wanted: dict[int, int] = {}
+        """Of those with a quorum: how many needs have yet to complete."""
         for index, task in self.tasks.items():
             self.counts[task.status] = self.counts.get(task.status, 0) + 1
-            if task.status is TaskStatus.COMPLETED:
-                for after in plan.tasks[index].dependants:
-                    self.missing[after] = self.missing.get(after, len(plan.tasks[after].needs)) - 1
+            if task.status in TERMINAL:
+                self._count_ended(index, is_completed=task.status is TaskStatus.COMPLETED)
         self.status: RunStatus = derive_status(len(plan.tasks), self.counts, attention=attention)
+
+    def _count_ended(self, index: int, *, is_completed: bool) -> None:
+        for after in self.plan.tasks[index].dependants:
+            spec = self.plan.tasks[after]
+            if not spec.is_chained:
+                self.missing[after] = self.missing.get(after, len(spec.needs)) - 1
+                if is_completed and spec.quorum is not None:
+                    self.wanted[after] = self.wanted.get(after, spec.quorum) - 1
 
     def task(self, index: int) -> TaskState:
         return self.tasks.get(index, UNTOUCHED)
@@ -96,7 +108,10 @@ class RunState:
     def apply(self, transition: "Transition") -> None:
         """Make a transition so, in memory. `row_version` rises by one: every event that changes a run has its own row
         of history."""
-        self.missing.update(transition.missing)
+        if transition.missing:
+            self.missing.update(transition.missing)
+        if transition.wanted is not None:
+            self.wanted.update(transition.wanted)
         self.counts, self.attention, self.status = transition.counts, transition.attention, transition.status
         self.row_version += 1
         for index, task in transition.tasks.items():

@@ -28,7 +28,7 @@ _PERSON: Final = frozenset({
 })  # fmt: skip
 """Nothing but a person, or a sweep that finds what must not be, moves these."""
 _ON_ITS_WAY: Final = frozenset({
-    Code.NEEDS_UNFINISHED, Code.BACKOFF, Code.RUNNING, Code.RECEIVED, Code.IN_PREFETCH, Code.NOT_RECEIVED,
+    Code.NEEDS_UNFINISHED, Code.BACKOFF, Code.WAIT, Code.RUNNING, Code.RECEIVED, Code.IN_PREFETCH, Code.NOT_RECEIVED,
     Code.NOT_PUBLISHED,
 })  # fmt: skip
 

@@ -1,10 +1,11 @@
 """The causes of one task, by its status."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
 
+from headrace.instant import format_instant
 from headrace.machine import TaskStatus
 from state.explain.cause import NAMES_MAX, Act, Cause, Code, Object
 from state.explain.facts import Facts, Failure, Question, Queue, Session, TaskFacts
@@ -59,23 +60,36 @@ def causes_of_open_task(facts: Facts, index: int) -> list[Cause]:
 
 # -- PENDING
 def _untouched(facts: Facts, index: int) -> list[Cause]:
-    """It was never handed out: something that it needs has not ended."""
+    """It was never handed out: its join is undecided, because something that it needs has not ended."""
     unfinished = [need for need in facts.plan.tasks[index].needs if need not in facts.ended]
     if not unfinished:
         return [_join_missed(facts, index)]
     nearest, between = _nearest_open(facts, index)
     names = [name_of(facts, need) for need in unfinished]
     more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
-    text = f"Task {name_of(facts, index)} needs {', '.join(names[:NAMES_MAX])}{more}, not completed yet"
+    asks, end, moves = _asked_of_needs(facts, index, names)
+    text = f"Task {name_of(facts, index)} {asks} {', '.join(names[:NAMES_MAX])}{more}, not {end} yet"
     if between:
         text += f"; the nearest that is open is {name_of(facts, nearest)}, through {path_of(facts, between)}"
     first = unfinished[0] if between else nearest
-    moves = f"{name_of(facts, first)} completes" if len(names) == 1 else f"all {len(names)} complete"
     cause = Cause(Code.NEEDS_UNFINISHED, f"{text}.", task_object(facts, first), moves, facts.changed_at)
     return [
         holding_up(facts, index, cause),
         *(causes_of_open_task(facts, nearest) if nearest in facts.tasks else _untouched(facts, nearest)),
     ]
+
+
+def _asked_of_needs(facts: Facts, index: int, open_needs: Sequence[str]) -> tuple[str, str, str]:
+    """What a task's join asks of its needs: in words, how they have to end, and what would move it."""
+    spec, count = facts.plan.tasks[index], len(open_needs)
+    if spec.join == "all":
+        return "needs", "completed", f"{open_needs[0]} completes" if count == 1 else f"all {count} complete"
+    if spec.quorum is not None:
+        asks = "needs any of" if spec.quorum == 1 else f"needs {spec.quorum} of {len(spec.needs)} to complete; open are"
+        enough = "one of them completes" if spec.quorum == 1 else f"{spec.quorum} in all have completed"
+        return asks, "completed", f"{open_needs[0]} ends" if count == 1 else f"{enough}, or all have ended"
+    asks = "waits for the end of" if spec.join == "always" else "runs if a need fails; it waits for the end of"
+    return asks, "ended", f"{open_needs[0]} ends" if count == 1 else f"all {count} end"
 
 
 def _nearest_open(facts: Facts, index: int) -> tuple[int, list[int]]:
@@ -113,16 +127,26 @@ def _backing_off(facts: Facts, task: TaskFacts) -> list[Cause]:
     if task.timer is None or task.due_at is None:
         return [_timer_missing(facts, task, "its next attempt"), *_unknown_body(facts, task)]
     tries = f"attempt {task.attempt} of {tries_max(facts, task)} failed{in_brackets(task.last_error)}"
-    timer = Object("timer", task_id(facts, task.task), f"/tasks/{task_id(facts, task.task)}")
+    timer = _timer_object(facts, task)
     if task.due_at > facts.now:
         text = f"Task {name} waits until its next attempt, {in_how_long(facts, task.due_at)}: {tries}."
         cause = Cause(Code.BACKOFF, text, timer, "Due: the timer sweep says so", task.changed_at, task.due_at)
+        cause = holding_up(facts, task.task, cause)
     else:
-        said = f", said {ago(facts, task.timer.said_at)}" if task.timer.said_at else ", and nobody has said so"
-        text = f"The next attempt of task {name} was due {ago(facts, task.due_at)}{said}: {tries}."
-        moves = "Due: said by the timer sweep, applied by the run agent"
-        cause = Cause(Code.TIMER_OVERDUE, text, timer, moves, task.due_at)
-    return [holding_up(facts, task.task, cause), *_unknown_body(facts, task)]
+        cause = _timer_overdue(facts, task, task.due_at, f"The next attempt of task {name} was due", f": {tries}")
+    return [cause, *_unknown_body(facts, task)]
+
+
+def _timer_object(facts: Facts, task: TaskFacts) -> Object:
+    return Object("timer", task_id(facts, task.task), f"/tasks/{task_id(facts, task.task)}")
+
+
+def _timer_overdue(facts: Facts, task: TaskFacts, due_at: datetime, what: str, more: str) -> Cause:
+    said_at = task.timer.said_at if task.timer else None
+    said = f", said {ago(facts, said_at)}" if said_at else ", and nobody has said so"
+    text = f"{what} {ago(facts, due_at)}{said}{more}."
+    moves = "Due: said by the timer sweep, applied by the run agent"
+    return holding_up(facts, task.task, Cause(Code.TIMER_OVERDUE, text, _timer_object(facts, task), moves, due_at))
 
 
 def _timer_missing(facts: Facts, task: TaskFacts, what: str) -> Cause:
@@ -271,9 +295,8 @@ def _running(facts: Facts, task: TaskFacts) -> list[Cause]:
 def _time_is_over(facts: Facts, task: TaskFacts, due_at: datetime) -> Cause:
     text = f"The time-out of task {name_of(facts, task.task)} was over {ago(facts, due_at)}, and its attempt has not "
     text += "ended."
-    timer = Object("timer", task_id(facts, task.task), f"/tasks/{task_id(facts, task.task)}")
     moves = "Due: said by the timer sweep, applied by the run agent; the holder is told to stop"
-    return holding_up(facts, task.task, Cause(Code.TIMEOUT_OVERDUE, text, timer, moves, due_at))
+    return holding_up(facts, task.task, Cause(Code.TIMEOUT_OVERDUE, text, _timer_object(facts, task), moves, due_at))
 
 
 def _held(facts: Facts, task: TaskFacts) -> list[Cause]:
@@ -359,6 +382,8 @@ def _looking_up(facts: Facts, task: TaskFacts) -> list[Cause]:
 def _waiting(facts: Facts, task: TaskFacts) -> list[Cause]:
     if task.error is not None:
         return [holding_up(facts, task.task, _parked(facts, task, task.error))]
+    if task.due_at is not None:
+        return [_until(facts, task, task.due_at)]
     question = task.question
     name = name_of(facts, task.task)
     if question is None or question.status == "cancelled":
@@ -376,6 +401,18 @@ def _waiting(facts: Facts, task: TaskFacts) -> list[Cause]:
     else:
         cause = _asked(facts, name, question)
     return [holding_up(facts, task.task, cause)]
+
+
+def _until(facts: Facts, task: TaskFacts, due_at: datetime) -> Cause:
+    """It waits for an instant, and for nobody."""
+    name = name_of(facts, task.task)
+    if task.timer is None:
+        return _timer_missing(facts, task, "the end of its wait")
+    if due_at > facts.now:
+        text = f"Task {name} waits until {format_instant(due_at)}, {in_how_long(facts, due_at)}."
+        timer, moves = _timer_object(facts, task), "Due: the timer sweep says so"
+        return holding_up(facts, task.task, Cause(Code.WAIT, text, timer, moves, task.changed_at, due_at))
+    return _timer_overdue(facts, task, due_at, f"The wait of task {name} was over", "")
 
 
 def _asked(facts: Facts, name: str, question: Question) -> Cause:

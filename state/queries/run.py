@@ -25,6 +25,8 @@ class RunRow(NamedTuple):
     updated_at: datetime
     finished_at: datetime | None
     namespace: str
+    output: str | None
+    output_error: str | None
 
 
 class CountRow(NamedTuple):

@@ -32,6 +32,13 @@ WITH saved AS (
   RETURNING 1)
 SELECT must(count(*) = cardinality($1::uuid[]), 'a run was changed by another writer') FROM saved;
 
+-- name: save_outputs
+-- Of runs that completed in this batch, where their workflow says what comes out of them.
+-- columns: run_ids uuid, outputs json, errors json
+UPDATE run SET output = given.output, output_error = given.error
+FROM unnest($1::uuid[], $2::json[], $3::json[]) AS given (run_id, output, error)
+WHERE run.run_id = given.run_id;
+
 -- name: hand_out_tasks
 -- The first hand-out of tasks that had no row, or of a timeline. (A row that a replay took back to PENDING has token 0.) No attempt has begun,
 -- so what else the row may say is what it says at first.

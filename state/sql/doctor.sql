@@ -188,31 +188,36 @@ WHERE r.status IN ('running', 'waiting')
   AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = r.run_id AND i.applied_at IS NULL);
 
 -- name: find_missed_joins
--- A task of an open run whose needs have all ended is handed out, asked about, or skipped. From what has ended to what needs it, so that a
--- wide run costs as much as it has rows.
+-- A task of an open run whose join is decided is handed out, asked about, or skipped: all its needs have ended; enough of them completed for
+-- `any` or a number; or one failed, or was skipped because of a failure, for `all`. From what has ended to what needs it, so that a wide run
+-- costs as much as it has rows.
 WITH open AS MATERIALIZED (
   SELECT r.run_id, r.version_id FROM unnest(%(runs)s::uuid[]) AS given (run_id)
   JOIN run r ON r.run_id = given.run_id AND r.status IN ('running', 'waiting')),
 spec AS MATERIALIZED (
   SELECT v.version_id, (s.place - 1)::int AS task, s.name,
          CASE json_typeof(s.task -> 'needs') WHEN 'array' THEN s.task -> 'needs' WHEN 'string' THEN json_build_array(s.task ->> 'needs')
-              ELSE '[]' END AS needs
+              ELSE '[]' END AS needs, coalesce(s.task ->> 'join', 'all') AS asked
   FROM workflow_version v, json_each(v.definition -> 'tasks') WITH ORDINALITY AS s (name, task, place)
   WHERE v.version_id IN (SELECT version_id FROM open)),
 named AS MATERIALIZED (
-  SELECT s.version_id, s.task, s.name, json_array_length(s.needs) AS needs, n.name AS need
+  SELECT s.version_id, s.task, s.name, json_array_length(s.needs) AS needs, n.name AS need,
+         CASE WHEN s.asked = 'any' THEN 1 WHEN s.asked ~ '^[0-9]+$' THEN s.asked::int ELSE json_array_length(s.needs) END AS quorum,
+         s.asked = 'all' AS stops_at_failure
   FROM spec s, json_array_elements_text(s.needs) AS n (name)),
 edge AS MATERIALIZED (
-  SELECT n.version_id, n.task, n.name, n.needs, o.task AS need FROM named n JOIN spec o ON o.version_id = n.version_id AND o.name = n.need),
+  SELECT n.*, o.task AS needed FROM named n JOIN spec o ON o.version_id = n.version_id AND o.name = n.need),
 met AS (
   SELECT r.run_id, e.task, e.name
   FROM open r
   JOIN task t ON t.run_id = r.run_id AND t.status IN ('completed', 'failed', 'skipped', 'cancelled')
-  JOIN edge e ON e.version_id = r.version_id AND e.need = t.task
-  GROUP BY r.run_id, e.task, e.name, e.needs HAVING count(*) = e.needs
+  JOIN edge e ON e.version_id = r.version_id AND e.needed = t.task
+  GROUP BY r.run_id, e.task, e.name, e.needs, e.quorum, e.stops_at_failure
+  HAVING count(*) = e.needs OR count(*) FILTER (WHERE t.status = 'completed') >= e.quorum
+    OR (e.stops_at_failure AND bool_or(t.status = 'failed' OR (t.status = 'skipped' AND t.error ->> 'code' = 'UPSTREAM_FAILED')))
   UNION ALL
   SELECT r.run_id, s.task, s.name FROM open r JOIN spec s ON s.version_id = r.version_id AND json_array_length(s.needs) = 0)
-SELECT count(*)::int, (array_agg(m.run_id || ' task ' || m.name || ': all it needs has ended'))[1:3]
+SELECT count(*)::int, (array_agg(m.run_id || ' task ' || m.name || ': its join is decided, and it was left'))[1:3]
 FROM met m
 WHERE NOT EXISTS (SELECT FROM task t WHERE t.run_id = m.run_id AND t.task = m.task AND (t.token > 0 OR t.status <> 'pending'));
 
@@ -236,7 +241,7 @@ FROM (
 SELECT count(*)::int, (array_agg('approval ' || a.approval_id || ' of ' || a.run_id || ' task ' || a.task || ': nobody waits for it'))[1:3]
 FROM (SELECT * FROM approval WHERE status = 'waiting' ORDER BY asked_at LIMIT %(limit)s) AS a
 LEFT JOIN task t ON t.run_id = a.run_id AND t.task = a.task AND t.token = a.token
-WHERE t.status IS DISTINCT FROM 'waiting' OR t.error IS NOT NULL;
+WHERE t.status IS DISTINCT FROM 'waiting' OR t.error IS NOT NULL OR t.due_at IS NOT NULL;
 
 -- name: find_wrong_approvals
 -- One question has one outcome, that of its row, and a task that waits for one has its question. A decision travels as a request.
@@ -253,7 +258,7 @@ CROSS JOIN LATERAL (
   UNION ALL
   SELECT t.run_id || ' task ' || t.task || ': waits, and ' || CASE WHEN a.status IS NULL THEN 'nobody is asked' ELSE 'was ' || a.status END
   FROM task t LEFT JOIN approval a ON a.run_id = t.run_id AND a.task = t.task AND a.token = t.token
-  WHERE t.run_id = given.run_id AND t.status = 'waiting' AND t.error IS NULL AND a.status IS DISTINCT FROM 'waiting'
+  WHERE t.run_id = given.run_id AND t.status = 'waiting' AND t.error IS NULL AND t.due_at IS NULL AND a.status IS DISTINCT FROM 'waiting'
     AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = t.run_id AND i.kind = 'decided' AND i.applied_at IS NULL)) AS wrong;
 
 -- name: find_wrong_parked

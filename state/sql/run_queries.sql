@@ -2,33 +2,39 @@
 
 -- name: get_run
 SELECT r.run_id, r.version_id, v.name, v.version, r.status::text, r.input::text, r.trigger_source, r.row_version, r.created_at, r.updated_at,
-       r.finished_at, r.namespace
+       r.finished_at, r.namespace, r.output::text, r.output_error::text
 FROM run r JOIN workflow_version v ON v.version_id = r.version_id
 WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;
 
 -- name: list_runs
--- Newest first along the primary key. A page ends early when the inputs on it pass %(bytes)s (stored size), and never has none.
+-- Newest first along the primary key. A page ends early when inputs and outputs on it pass %(bytes)s (stored size), and never has none.
 WITH page AS (
   SELECT r.run_id, r.version_id, v.name, v.version, r.status, r.input, r.trigger_source, r.row_version, r.created_at, r.updated_at, r.finished_at,
-         r.namespace
+         r.namespace, r.output, r.output_error
   FROM run r JOIN workflow_version v ON v.version_id = r.version_id
   WHERE r.namespace = %(namespace)s AND r.run_id < %(before)s AND (%(status)s::run_status IS NULL OR r.status = %(status)s::run_status)
   ORDER BY r.run_id DESC LIMIT %(limit)s),
-sized AS (SELECT *, sum(pg_column_size(input)) OVER (ORDER BY run_id DESC) - pg_column_size(input) AS bytes_before FROM page)
-SELECT run_id, version_id, name, version, status::text, input::text, trigger_source, row_version, created_at, updated_at, finished_at, namespace
+sized AS (
+  SELECT *, sum(bytes) OVER (ORDER BY run_id DESC) - bytes AS bytes_before
+  FROM (SELECT *, pg_column_size(input) + coalesce(pg_column_size(output), 0) AS bytes FROM page) AS measured)
+SELECT run_id, version_id, name, version, status::text, input::text, trigger_source, row_version, created_at, updated_at, finished_at, namespace,
+       output::text, output_error::text
 FROM sized WHERE bytes_before < %(bytes)s ORDER BY run_id DESC;
 
 -- name: list_open_runs
 -- The same for a status that only open runs have: written out, so that the planner can prove that the index run_open has them all.
 WITH page AS (
   SELECT r.run_id, r.version_id, v.name, v.version, r.status, r.input, r.trigger_source, r.row_version, r.created_at, r.updated_at, r.finished_at,
-         r.namespace
+         r.namespace, r.output, r.output_error
   FROM run r JOIN workflow_version v ON v.version_id = r.version_id
   WHERE r.namespace = %(namespace)s AND r.run_id < %(before)s AND r.status = %(status)s::run_status
     AND r.status IN ('running', 'waiting', 'needs_attention')
   ORDER BY r.run_id DESC LIMIT %(limit)s),
-sized AS (SELECT *, sum(pg_column_size(input)) OVER (ORDER BY run_id DESC) - pg_column_size(input) AS bytes_before FROM page)
-SELECT run_id, version_id, name, version, status::text, input::text, trigger_source, row_version, created_at, updated_at, finished_at, namespace
+sized AS (
+  SELECT *, sum(bytes) OVER (ORDER BY run_id DESC) - bytes AS bytes_before
+  FROM (SELECT *, pg_column_size(input) + coalesce(pg_column_size(output), 0) AS bytes FROM page) AS measured)
+SELECT run_id, version_id, name, version, status::text, input::text, trigger_source, row_version, created_at, updated_at, finished_at, namespace,
+       output::text, output_error::text
 FROM sized WHERE bytes_before < %(bytes)s ORDER BY run_id DESC;
 
 -- name: count_running
@@ -41,7 +47,7 @@ SELECT count(*)::int FROM (SELECT FROM run WHERE status = 'running' LIMIT %(limi
 -- for a workflow with few runs among millions is nearly all.
 WITH page AS (
   SELECT r.run_id, r.version_id, v.name, v.version, r.status, r.input, r.trigger_source, r.row_version, r.created_at, r.updated_at, r.finished_at,
-         r.namespace
+         r.namespace, r.output, r.output_error
   FROM workflow_version v
   CROSS JOIN LATERAL (
     SELECT * FROM run
@@ -50,8 +56,11 @@ WITH page AS (
     ORDER BY run.version_id, run.run_id DESC LIMIT %(limit)s) r
   WHERE v.namespace = %(namespace)s AND v.name = %(workflow)s
   ORDER BY r.run_id DESC LIMIT %(limit)s),
-sized AS (SELECT *, sum(pg_column_size(input)) OVER (ORDER BY run_id DESC) - pg_column_size(input) AS bytes_before FROM page)
-SELECT run_id, version_id, name, version, status::text, input::text, trigger_source, row_version, created_at, updated_at, finished_at, namespace
+sized AS (
+  SELECT *, sum(bytes) OVER (ORDER BY run_id DESC) - bytes AS bytes_before
+  FROM (SELECT *, pg_column_size(input) + coalesce(pg_column_size(output), 0) AS bytes FROM page) AS measured)
+SELECT run_id, version_id, name, version, status::text, input::text, trigger_source, row_version, created_at, updated_at, finished_at, namespace,
+       output::text, output_error::text
 FROM sized WHERE bytes_before < %(bytes)s ORDER BY run_id DESC;
 
 -- name: count_tasks

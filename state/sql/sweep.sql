@@ -19,7 +19,7 @@ WHERE said_at IS NULL AND due_at < now() + interval '2 seconds' ORDER BY due_at 
 -- A task that counts on a timer whose row is gone gets it again: the task says what it waits for. $1 at most. The task is locked, so
 -- that a batch which moves it on at this moment comes before or behind, and takes the row away again.
 INSERT INTO timer (run_id, task, token, kind, due_at)
-SELECT t.run_id, t.task, t.token, CASE t.status WHEN 'pending' THEN 'backoff' ELSE 'timeout' END, t.due_at
+SELECT t.run_id, t.task, t.token, CASE t.status WHEN 'pending' THEN 'backoff' WHEN 'waiting' THEN 'wait' ELSE 'timeout' END, t.due_at
 FROM run r JOIN task t ON t.run_id = r.run_id AND t.due_at IS NOT NULL
 WHERE r.status IN ('running', 'waiting') AND t.changed_at < now() - interval '1 second'
   AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = t.run_id AND m.task = t.task)

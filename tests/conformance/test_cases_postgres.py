@@ -365,7 +365,14 @@ async def before_a_lookup(world: World) -> str:
     return run_id
 
 
-SLEEPING: list[Callable[[World], Awaitable[str]]] = [in_backoff, out_of_time, before_a_lookup]
+async def in_a_wait(world: World) -> str:
+    run_id = await world.start({"name": "wait", "tasks": {"a": {"wait": {"for": "1h"}}}})
+    await world.settle()
+    assert world.status(run_id) == "waiting"
+    return run_id
+
+
+SLEEPING: list[Callable[[World], Awaitable[str]]] = [in_backoff, out_of_time, before_a_lookup, in_a_wait]
 
 
 async def next_life_later(world: World) -> None:

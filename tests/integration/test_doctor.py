@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,11 @@ INSERT INTO partition_owner (topic, partition, epoch, next_offset, topic_id, own
 REQUEST = (
     "INSERT INTO inbox (inbox_id, run_id, kind, body, created_at) VALUES (gen_random_uuid(), '{}', '{}', '{{}}', {})"
 )
+UNTIL = (
+    f"DELETE FROM approval WHERE run_id = '{ASKED}'; "
+    f"UPDATE task SET due_at = now() + '1 h' WHERE run_id = '{ASKED}' AND task = 2; "
+)
+"""The task waits for an instant, and not for a person."""
 DROP = "ALTER TABLE {} DROP CONSTRAINT {}; "
 FAULTS: list[tuple[str, str]] = [
     ("statuses", f"UPDATE run SET status = 'waiting' WHERE run_id = '{RUNNING}'"),
@@ -104,6 +110,9 @@ FAULTS: list[tuple[str, str]] = [
     ("joins", f"DELETE FROM task WHERE run_id = '{ASKED}' AND task = 2"),
     ("joins", f"DELETE FROM task WHERE run_id = '{RUNNING}'"),
     ("orphan_timers", "DELETE FROM timer"),
+    ("orphan_timers", UNTIL),
+    ("orphan_approvals", f"UPDATE task SET due_at = now() + '1 h' WHERE run_id = '{ASKED}' AND task = 2; "
+                         f"INSERT INTO timer VALUES ('{ASKED}', 2, 1, 'wait', now() + '1 h')"),
     ("orphan_timers", "UPDATE timer SET token = 2"),
     ("orphan_timers", f"DELETE FROM task WHERE run_id = '{BACKOFF}'"),
     ("orphan_timers", f"UPDATE timer SET due_at = due_at + '1 s' WHERE run_id = '{BACKOFF}'"),
@@ -143,6 +152,7 @@ LEGITIMATE = [
     "INSERT INTO timeline VALUES (1, 1, 2, 100000, now() - interval '8 d', NULL, 1)",
     REQUEST.format(RUNNING, "cancelled", "now()"),
     "UPDATE sweep_pass SET at = now() - interval '5 min' WHERE name = 'retention'",
+    UNTIL + f"INSERT INTO timer VALUES ('{ASKED}', 2, 1, 'wait', now() + '1 h')",
     f"DELETE FROM timer; UPDATE task SET status = 'queued', due_at = NULL, token = 2 WHERE run_id = '{BACKOFF}'",
     f"UPDATE approval SET status = 'approved', decided_at = now() WHERE run_id = '{ASKED}'; "
     + REQUEST.format(ASKED, "decided", "now()"),
@@ -210,6 +220,44 @@ async def _examine_here(connection: psycopg.AsyncConnection[Any], runs: int) -> 
 
 HERE = {"relay", "server"}
 """There is no relay here, and the test server may lack wal_level=logical."""
+
+
+JOINS = {"all": "all", "any": "any", "two": 2, "always": "always", "failed": "on_failure"}
+JOINED = json.dumps({
+    "name": "j",
+    "tasks": {need: {"run": "t.x"} for need in "abc"}
+    | {name: {"run": "t.x", "needs": ["a", "b", "c"], "join": join} for name, join in JOINS.items()},
+})  # fmt: skip
+ENDS = {
+    "open": "'running', NULL", "completed": "'completed', NULL", "failed": """'failed', '{"code": "ERROR"}'""",
+    "skipped": """'skipped', '{"code": "CONDITION_FALSE"}'""",
+    "unreached": """'skipped', '{"code": "UPSTREAM_FAILED"}'""",
+}  # fmt: skip
+
+
+def is_decided(join: str | int, ends: tuple[str, ...]) -> bool:
+    if "open" not in ends:
+        return True
+    completed, has_failed = ends.count("completed"), bool({"failed", "unreached"} & set(ends))
+    return (join == "all" and has_failed) or completed >= {"any": 1, 2: 2}.get(join, 4)
+
+
+async def test_a_join_that_is_decided_and_was_left_is_found_whatever_it_asks(connection: psycopg.AsyncConnection[Any]):
+    harm = f"""
+    INSERT INTO workflow_version (namespace, name, version, digest, definition)
+      VALUES ('default', 'w', 2, 'j', '{JOINED}');"""
+    left = 0
+    for number, ends in enumerate(product(ENDS, repeat=3)):
+        run = f"00000000-0000-7000-9000-{number:012}"
+        harm += f"""
+        INSERT INTO run (run_id, version_id, status, row_version, input)
+          SELECT '{run}', max(version_id), 'running', 1, '{{}}' FROM workflow_version;"""
+        harm += "".join(
+            f"INSERT INTO task (run_id, task, token, status, error) VALUES ('{run}', {task}, 1, {ENDS[end]});"
+            for task, end in enumerate(ends)
+        )
+        left += sum(is_decided(join, ends) for join in JOINS.values())
+    assert (await diagnose(connection, harm))["joins"].count == left > 300
 
 
 @pytest.mark.parametrize("runs", [ALL, 1_000])

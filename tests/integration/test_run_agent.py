@@ -14,6 +14,7 @@ import streams.run_agent
 from headrace.graph import from_data
 from headrace.messages import (
     Abort,
+    Due,
     Error,
     Event,
     Failed,
@@ -25,6 +26,7 @@ from headrace.messages import (
     encode,
     make_nonce,
 )
+from state.doctor import examine
 from state.outbox import unbundle
 from state.plans import Plans
 from state.requests import request
@@ -337,6 +339,65 @@ async def test_exhausted_retries_make_a_dead_letter_and_skip_what_needs_it(engin
     assert engine.status(run_id) == "failed"
     assert engine.tasks(run_id) == [("failed", 2, 2), ("skipped", 0, 0)]
     assert engine.query("SELECT reason, status FROM dead_letter") == [("ERROR", "parked")]
+
+
+FLOW: dict[str, Any] = {
+    "name": "flow",
+    "output": {"paid": "${{ tasks.large.output }}", "alarm": "${{ tasks.alarm.output }}"},
+    "tasks": {
+        "a": {"run": "t.a"},
+        "small": {"run": "t.b", "needs": ["a"], "if": "tasks.a.output < 10"},
+        "large": {"run": "t.b", "needs": ["a"], "if": "tasks.a.output >= 10"},
+        "meet": {"run": "t.c", "needs": ["small", "large"], "join": "any"},
+        "pause": {"needs": ["meet"], "wait": {"until": "${{ now + duration('1h') }}"}},
+        "alarm": {"run": "t.d", "needs": ["meet", "pause"], "join": "on_failure"},
+        "last": {"run": "t.e", "needs": ["pause", "alarm"], "join": "always"},
+    },
+}
+
+
+async def test_branches_joins_a_wait_and_an_output_are_what_postgres_holds(engine: Engine, database: str):
+    run_id = await engine.start(FLOW)
+    states = [("completed", 1, 1), ("skipped", 0, 0)]
+    await engine.apply(engine.succeeded(run_id, 0, output=b"50"))
+    assert engine.tasks(run_id) == [*states, ("queued", 0, 1)]
+    await engine.apply(engine.succeeded(run_id, 2, output=b'{"sum":50}'))
+    states += [("completed", 1, 1)]
+    assert engine.tasks(run_id) == [*states, ("queued", 0, 1)]
+    other = Engine(database, "two")  # knows only what Postgres holds
+    try:
+        await other.lease()
+        await other.apply(other.succeeded(run_id, 3))
+        states += [("completed", 1, 1)]
+        assert other.tasks(run_id) == [*states, ("waiting", 0, 1)]
+        assert other.status(run_id) == "waiting"
+        ((kind, token, is_due),) = other.query("SELECT kind, token, due_at <= now() FROM timer")
+        assert (kind, token, is_due) == ("wait", 1, False)
+        due = Due(4, 1, other.nonce(run_id, 4, 1), "wait")
+        await other.apply((run_id, due))
+        assert other.status(run_id) == "waiting"  # not early
+        other.query("UPDATE task SET due_at = now() - interval '1 s' WHERE status = 'waiting' RETURNING 1")
+        other.close()
+        other = Engine(database, "three")
+        await other.lease()
+        await other.apply((run_id, due))
+        assert other.query("SELECT count(*) FROM timer") == [(0,)]
+        states += [("completed", 0, 1), ("skipped", 0, 0)]
+        assert other.tasks(run_id) == [*states, ("queued", 0, 1)]
+        await other.apply(other.succeeded(run_id, 6))
+        assert other.tasks(run_id) == [*states, ("completed", 1, 1)]
+        assert other.status(run_id) == "completed"
+        assert other.query("SELECT output::text, output_error FROM run") == [('{"alarm":null,"paid":{"sum":50}}', None)]
+        ((until,),) = other.query("SELECT output ->> 'until' FROM task WHERE task = 4")
+        assert until.endswith("Z")
+        async with await psycopg.AsyncConnection.connect(database, autocommit=True) as connection:
+            wrong = [check for check in await examine(connection) if check.name in OF_A_RUN and not check.ok]
+        assert not wrong
+    finally:
+        other.close()
+
+
+OF_A_RUN = {"statuses", "attempts", "tokens", "history", "ended", "waits", "joins", "orphan_timers", "orphan_approvals"}
 
 
 async def test_the_outbox_holds_a_command_for_every_hand_out(engine: Engine):

@@ -104,6 +104,16 @@ def save_runs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
     return []
 
 
+@model
+def save_outputs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("save_outputs", list(columns)):
+        key = (row["run_ids"],)
+        run = t.get("run", *key) or {}
+        refuse(run["status"] == "completed", "run_output_only_if_completed")
+        t.put("run", key, {**run, "output": text(row["outputs"]), "output_error": text(row["errors"])})
+    return []
+
+
 _NEW_TASK: Final[Row] = {
     "status": "pending", "attempt": 0, "token": 0, "retries_from": 0, "session_id": None, "due_at": None, "input": None,
     "output": None, "error": None, "lookups": 0,
@@ -114,7 +124,9 @@ def _put_task(t: Transaction, key: tuple[Any, ...], task: Row) -> None:
     refuse(task["attempt"] <= task["token"], "task_attempts_within_tokens")
     refuse(task["status"] not in ("queued", "running", "waiting") or task["token"] > 0, "task_open_has_a_token")
     refuse(task["session_id"] is None or task["status"] == "running", "task_holder_only_while_running")
-    refuse(task["due_at"] is None or task["status"] in ("pending", "running"), "task_timer_only_while_it_counts")
+    refuse(
+        task["due_at"] is None or task["status"] in ("pending", "running", "waiting"), "task_timer_only_while_it_counts"
+    )
     t.put("task", key, {**task, "changed_at": t.now})
 
 
@@ -485,7 +497,7 @@ def _restore(t: Transaction, table: str, most: int, lost: Callable[[Row], Row | 
 @model
 def restore_timers(t: Transaction, most: int) -> list[tuple[Any, ...]]:
     def lost(task: Row) -> Row | None:
-        kind = "backoff" if task["status"] == "pending" else "timeout"
+        kind = {"pending": "backoff", "waiting": "wait"}.get(task["status"], "timeout")
         row = {"token": task["token"], "kind": kind, "due_at": task["due_at"], "said_at": None}
         return None if task["due_at"] is None else row
 

@@ -51,6 +51,18 @@ WORKFLOWS: Final[dict[str, dict[str, Any]]] = {
     "exclusive": {"tasks": {"x": _step(run="guarded", exclusive=True), "b": _step("x")}},
     "manual": {"tasks": {"m": _step(run="guarded", effect="manual"), "b": _step("m")}},
     "reconcile": {"tasks": {"r": _step(run="guarded", effect="reconcile", lookup="look"), "b": _step("r")}},
+    "merge": {
+        "tasks": {
+            "a": _step(),
+            "b": _step("a", **{"if": "input.takes_c"}),
+            "c": _step("a", **{"if": "!input.takes_c"}),
+            "meet": _step("b", "c", join="any"),
+            "two": _step("a", "b", "meet", join=2),
+            "rescue": _step("meet", "two", join="on_failure"),
+            "last": _step("two", "rescue", join="always"),
+        }
+    },
+    "patient": {"tasks": {"a": _step(), "pause": {"needs": "a", "wait": {"for": "3s"}}, "b": _step("pause")}},
     "impatient": {"tasks": {"a": _step(timeout="1s"), "b": _step("a", timeout="1s")}},
 }  # fmt: skip
 

@@ -31,7 +31,7 @@ from headrace.machine import (
     begin,
 )
 from headrace.machine.backoff import RetryPlan
-from headrace.machine.plan import ApprovalPlan, Effect
+from headrace.machine.plan import ApprovalPlan, Effect, Join, WaitPlan
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 KEY = b"01890a5d-ac96-774b-bcce-b302099a8057"
@@ -65,6 +65,8 @@ def task(
     template: object = None,
     exclusive: bool = False,
     effect: Effect = "idempotent",
+    join: Join = "all",
+    wait: WaitPlan | None = None,
 ) -> Spec:
     """One task of a plan. asks: it has an approval; with `run=None` it is nothing else. timeout: seconds. Under
     `effect="reconcile"` it has a lookup."""
@@ -78,11 +80,13 @@ def task(
         "exclusive": exclusive,
         "effect": effect,
         "lookup": "lookup" if effect == "reconcile" else None,
+        "join": join,
+        "wait": wait,
     }
     return Spec(name, needs, options)
 
 
-def plan_of(*specs: Spec) -> Plan:
+def plan_of(*specs: Spec, output: object = None) -> Plan:
     index = {spec.name: position for position, spec in enumerate(specs)}
     return Plan(
         "trial",
@@ -90,6 +94,7 @@ def plan_of(*specs: Spec) -> Plan:
             TaskPlan(index[name], name, needs=tuple(index[need] for need in needs), **options)
             for name, needs, options in specs
         ],
+        output=None if output is None else compile_template(output),
     )
 
 
@@ -97,7 +102,7 @@ def picture(run: RunState) -> tuple[Any, ...]:
     """All of a run, as a value that shares nothing mutable with it."""
     return (
         run.key, run.plan, run.input, run.row_version, run.attention, run.status,
-        dict(run.tasks), dict(run.counts), dict(run.missing),
+        dict(run.tasks), dict(run.counts), dict(run.missing), dict(run.wanted),
     )  # fmt: skip
 
 
@@ -107,7 +112,8 @@ def content(transition: Transition | None) -> tuple[Any, ...] | None:
         return None
     counts = {status: count for status, count in transition.counts.items() if count}
     return (
-        transition.tasks, transition.missing, counts, transition.attention, transition.status, transition.actions
+        transition.tasks, transition.missing, transition.wanted, counts, transition.attention, transition.status,
+        transition.actions,
     )  # fmt: skip
 
 
@@ -119,11 +125,11 @@ def reload(run: RunState) -> RunState:
 
 
 def essence(run: RunState) -> tuple[Any, ...]:
-    """What two memories of one run must agree on. How many needs a task misses counts only until it is decided."""
+    """What two memories of one run must agree on. What a task misses counts only until it is decided."""
     missing = {
-        spec.index: run.missing.get(spec.index, len(spec.needs))
+        spec.index: (run.missing.get(spec.index, len(spec.needs)), run.wanted.get(spec.index, spec.quorum))
         for spec in run.plan.tasks
-        if spec.index not in run.tasks
+        if spec.index not in run.tasks and not spec.is_chained
     }
     counts = {status: count for status, count in run.counts.items() if count}
     return run.status, run.attention, run.tasks, counts, missing
@@ -132,8 +138,8 @@ def essence(run: RunState) -> tuple[Any, ...]:
 class Trial:
     """One run, and the instant at which it stands. `told` are the actions of its last transition, `actions` of all."""
 
-    def __init__(self, *specs: Spec, input: bytes = INPUT) -> None:
-        self.plan = plan_of(*specs)
+    def __init__(self, *specs: Spec, input: bytes = INPUT, output: object = None) -> None:
+        self.plan = plan_of(*specs, output=output)
         self.run = RunState(KEY, self.plan, input)
         self.at = START
         self.actions: list[Action] = []

@@ -16,7 +16,7 @@ from headrace.cli import MODULES, app, command, load_commands
 from headrace.cli.api import Api
 from headrace.client import Client
 from headrace.machine import Plan, RunStatus, TaskStatus
-from headrace.machine.plan import ApprovalPlan, TaskPlan
+from headrace.machine.plan import ApprovalPlan, Join, TaskPlan
 from headrace.machine.status import RUN_TERMINAL, TERMINAL
 from state.explain import (
     CAUSES_MAX,
@@ -155,6 +155,8 @@ def waiting() -> Iterator[TaskFacts]:
     parked = (None, Parked(ago(5)), Parked(ago(5), ago(1), "ana"))
     for question, row, error in itertools.product(questions, parked, (None, Failure("AMBIGUOUS"))):
         yield task(TaskStatus.WAITING, question=question, parked=row, error=error)
+    for due_at, timer in itertools.product((FUTURE, ago(3)), (None, Timer(ago(3)), Timer(ago(3), ago(2)))):
+        yield task(TaskStatus.WAITING, due_at=due_at, timer=timer)
 
 
 def ended() -> Iterator[TaskFacts]:
@@ -184,6 +186,7 @@ OF_STATUS = {
     },
     TaskStatus.WAITING: {
         "APPROVAL_OPEN", "APPROVAL_EXPIRED", "APPROVAL_MISSING", "DECISION_NOT_APPLIED", "PARKED", "PARKED_MISSING",
+        "WAIT", "TIMER_OVERDUE", "TIMER_MISSING",
     },
     TaskStatus.COMPLETED: {"TASK_COMPLETED"},
     TaskStatus.FAILED: {"TASK_FAILED"},
@@ -269,6 +272,9 @@ FIRST: list[tuple[str, TaskFacts, dict[str, Any], list[str]]] = [
     ("said and not heard", task(TaskStatus.PENDING, timer=Timer(ago(30), ago(4)), **DUE), {},
      ["TIMER_OVERDUE", "PARTITION_SILENT"]),
     ("no timer", task(TaskStatus.PENDING, **DUE), {}, ["TIMER_MISSING"]),
+    ("waits", task(TaskStatus.WAITING, due_at=FUTURE, timer=Timer(FUTURE)), {}, ["WAIT"]),
+    ("wait over", task(TaskStatus.WAITING, due_at=ago(3), timer=Timer(ago(3))), {}, ["TIMER_OVERDUE"]),
+    ("wait without timer", task(TaskStatus.WAITING, due_at=FUTURE), {}, ["TIMER_MISSING"]),
     ("unknown body", task(TaskStatus.PENDING, due_at=FUTURE, timer=Timer(FUTURE), last_error="UNKNOWN_TASK"), {},
      ["BACKOFF", "BODY_UNKNOWN"]),
     ("just handed out", task(TaskStatus.QUEUED, changed_at=ago(1)), {}, ["NOT_PUBLISHED"]),
@@ -347,6 +353,23 @@ def test_a_task_that_needs_others_names_them_and_leads_to_the_nearest_open_one()
     first, second = explain_task(of, 3)
     assert (first.code, first.points_to.id, first.tasks) == ("NEEDS_UNFINISHED", f"{RUN_ID}.task", ("last",))
     assert (second.code, second.tasks) == ("RUNNING", ("task",))
+
+
+@pytest.mark.parametrize(
+    ("join", "text", "moves"),
+    [
+        ("all", "Task last needs task, not completed yet.", "task completes"),
+        ("any", "Task last needs any of task, not completed yet.", "task ends"),
+        (2, "Task last needs 2 of 2 to complete; open are task, not completed yet.", "task ends"),
+        ("always", "Task last waits for the end of task, not ended yet.", "task ends"),
+        ("on_failure", "Task last runs if a need fails; it waits for the end of task, not ended yet.", "task ends"),
+    ],
+)
+def test_a_task_says_what_its_join_asks(join: Join, text: str, moves: str):
+    plan = Plan("w", [*PLAN.tasks[:3], TaskPlan(3, "last", run="t.last", needs=(1, 2), join=join)])
+    of = facts(task(TaskStatus.RUNNING, owner=LIVE, lister=LIVE), ended=frozenset({0, PLAIN}))._replace(plan=plan)
+    (first, *_) = explain_task(of, 3)
+    assert (first.code, first.text, first.moves) == ("NEEDS_UNFINISHED", text, moves)
 
 
 def test_a_chain_of_untouched_tasks_leads_to_its_open_end():

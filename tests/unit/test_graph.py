@@ -26,6 +26,7 @@ from headrace.graph import (
     Approval,
     Retry,
     Task,
+    Wait,
     Workflow,
     build,
     from_data,
@@ -63,6 +64,7 @@ def test_every_field_of_the_format_is_read() -> None:
             "  exclusive: true",
             "  effect: reconcile",
             "  lookup: payments.find",
+            "  join: on_failure",
         )
     )
     assert list(workflow.tasks) == ["validate", "charge"]
@@ -81,6 +83,7 @@ def test_every_field_of_the_format_is_read() -> None:
         exclusive=True,
         effect="reconcile",
         lookup="payments.find",
+        join="on_failure",
     )
     assert type(charge.with_["n"]) is int
     assert type(charge.with_["x"]) is float
@@ -96,7 +99,8 @@ def test_what_is_left_out_has_the_documented_default() -> None:
         None,
         None,
     )
-    assert (task.exclusive, task.effect, task.lookup) == (False, "idempotent", None)
+    assert (task.exclusive, task.effect, task.lookup, task.join) == (False, "idempotent", None, "all")
+    assert parse(tasks("a: { run: r }")).output is None
     assert task.retry == Retry(
         attempts=3, backoff="exponential", delay=timedelta(seconds=1), cap=timedelta(minutes=1), jitter=0.2
     )
@@ -229,6 +233,38 @@ FAULTS = [
     (tasks("a: { run: r }", "b:", "  run: r", "  needs:", "  - a", "  - c"), "tasks.b.needs[1]", 8, "no task 'c'"),
     (tasks("check: { run: r }", "b: { run: r, needs: chekc }"), "tasks.b.needs", 4, "did you mean check?"),
     (tasks("a: { run: r }", "b: { run: r, needs: [a, a] }"), "tasks.b.needs[1]", 4, "needs a twice"),
+    # joins
+    (tasks("a: { run: r }", "b:", "  run: r", "  needs: a", "  join: most"), "tasks.b.join", 7, "must be all, any,"),
+    (tasks("a: { run: r }", "b: { run: r, needs: a, join: 0 }"), "tasks.b.join", 4, "or how many of its needs"),
+    (tasks("a: { run: r }", "b: { run: r, needs: a, join: true }"), "tasks.b.join", 4, "must be all, any, always"),
+    (tasks("a: { run: r }", "b: { run: r, needs: a, join: [any] }"), "tasks.b.join", 4, "must be all, any, always"),
+    (tasks("a: { run: r }", "b:", "  run: r", "  needs: [a]", "  join: 2"), "tasks.b.join", 7, "b has 1 needs"),
+    (tasks("a: { run: r, join: any }"), "tasks.a.join", 3, "nothing to join: a has no needs"),
+    (tasks("a: { run: r, jion: any }"), "tasks.a.jion", 3, "did you mean join?"),
+    # waits
+    (tasks("a: { wait: { for: 3d, until: 2026-01-01T00:00:00Z } }"), "tasks.a.wait", 3, "either `for` or `until`"),
+    (tasks("a: { wait: {} }"), "tasks.a.wait", 3, "either `for` or `until`"),
+    (tasks("a: { wait: 3d }"), "tasks.a.wait", 3, "must be a map, not text"),
+    (tasks("a:", "  wait:", "    for: soon"), "tasks.a.wait.for", 5, "'soon' is no duration"),
+    (tasks("a: { wait: { for: 0 } }"), "tasks.a.wait.for", 3, "longer than 0s"),
+    (tasks("a: { wait: { until: 2026-03-29T09:00 } }"), "tasks.a.wait.until", 3, "says no offset"),
+    (tasks("a: { wait: { until: 2026-03-29 } }"), "tasks.a.wait.until", 3, "says no offset"),
+    (tasks("a: { wait: { until: tomorrow } }"), "tasks.a.wait.until", 3, "is no instant: write 2026-03-29T09:00:00Z"),
+    (tasks("a: { wait: { until: 2026-02-30T09:00:00Z } }"), "tasks.a.wait.until", 3, "is no instant: day"),
+    (tasks("a: { wait: { until: 3 } }"), "tasks.a.wait.until", 3, "must be text, not a number"),
+    (tasks("a: { wait: { till: 3d } }"), "tasks.a.wait.till", 3, "unknown field; did you mean until?"),
+    (tasks("a: { wait: { for: 3d }, run: r, retry: 5 }"), "tasks.a", 3, "does nothing else: leave out run, retry"),
+    (tasks("a:", "  wait:", "    until: ${{ nextDay(now, '09:00', 'X') }}"), "tasks.a.wait.until", 5, "time zone 'X'"),
+    (tasks("a:", "  wait:", "    until: ${{ nextDay(now, '9', 'UTC') }}"), "tasks.a.wait.until", 5, "no time of day"),
+    (tasks("a:", "  wait:", "    until: ${{ nextDay(now, 'UTC') }}"), "tasks.a.wait.until", 5, "takes 3 arguments"),
+    (tasks("a:", "  wait:", "    until: on ${{ now }}"), "tasks.a.wait.until", 5, "the whole of it in one"),
+    (tasks("a:", "  wait:", "    for: ${{ tasks.b.output }}"), "tasks.a.wait.for", 5, "there is no task b"),
+    (tasks("a: { run: r }", "b: { wait: { for: '${{ tasks.a.output }}' } }"), "tasks.b.wait.for", 4, "not upstream"),
+    (tasks("a: { run: r, if: now > timestamp(input.x) }"), "tasks.a.if", 3, "only a wait knows what time it is"),
+    # what comes out
+    ("output: 3\n" + tasks("a: { run: r }"), "output", 1, "must be a map, not a number"),
+    ("output:\n  x: 1\n  y: ${{ tasks.b.output }}\n" + tasks("a: { run: r }"), "output.y", 3, "there is no task b"),
+    ("output: { x: ['${{ 1 + }}'] }\n" + tasks("a: { run: r }"), "output.x[0]", 1, "syntax error at"),
     # expressions
     (tasks("a:", "  run: r", "  with:", "    x: 1", "    y: ${{ 1 + }}"), "tasks.a.with.y", 7, "syntax error at"),
     (tasks("a: { run: r, with: ['', '${{ input'] }"), "tasks.a.with[1]", 3, "not closed"),
@@ -527,6 +563,13 @@ approvals = st.fixed_dictionaries(
 
 
 coin = st.booleans()
+WAITS = [
+    {"for": "72h"},
+    {"for": 5},
+    {"for": "${{ input.delay }}"},
+    {"until": "2026-03-29T09:00:00+02:00"},
+    {"until": '${{ nextWeekday(now, "09:00", input.zone) }}'},
+]
 
 
 @st.composite
@@ -536,9 +579,13 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name in names:
         task: dict[str, Any] = {"run": draw(st.sampled_from(["a.b", "on", "x"]))}
+        if waits := draw(coin) and draw(coin):
+            task = {"wait": draw(st.sampled_from(WAITS))}
         before = list(made)
         if draw(coin) and before:
             task["needs"] = draw(st.lists(st.sampled_from(before), unique=True) | st.sampled_from(before))
+            if task["needs"] and draw(coin):
+                task["join"] = draw(st.sampled_from(["all", "any", "always", "on_failure", 1]))
         for key, values in {
             "with": json_values.filter(lambda value: value is not None),
             "if": st.sampled_from(["${{ input.x }}", "input.x", True]),
@@ -549,7 +596,7 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
             "exclusive": coin,
             "effect": st.sampled_from(["idempotent", "reconcile", "manual"]),
         }.items():
-            if draw(coin):
+            if draw(coin) and (not waits or key == "if"):
                 task[key] = draw(values)
         if task.get("effect") == "reconcile":
             task["lookup"] = draw(st.sampled_from(["a.find", "on"]))
@@ -559,16 +606,27 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
         data["input"] = draw(st.sampled_from([{}, {"type": "object"}, {"required": ["b", "a"], "type": "object"}]))
     if draw(coin):
         data["description"] = draw(json_text)
+    if draw(coin):
+        data["output"] = draw(st.sampled_from([{}, {"b": 1, "a": f"${{{{ tasks.{names[-1]}.output }}}}"}]))
     return data
 
 
 def built(data: dict[str, Any]) -> Workflow:
-    builder = build(data["name"], description=data.get("description", ""), input=data.get("input"))
+    description, input, output = data.get("description", ""), data.get("input"), data.get("output")
+    builder = build(data["name"], description=description, input=input, output=output)
     for name, task in data["tasks"].items():
         renamed = {"if": "if_", "with": "with_"}
         given: dict[str, Any] = {renamed.get(key) or key: value for key, value in task.items()}
         builder.task(name, **given)
     return builder.publishable()
+
+
+def test_a_wait_has_one_spelling() -> None:
+    first = parse(tasks("a: { wait: { for: 72h } }", "b: { wait: { until: 2026-03-29T09:00:00+02:00 } }"))
+    second = build("w").task("a", wait={"for": timedelta(days=3)}).task("b", wait=Wait(until="2026-03-29T07:00Z"))
+    assert first.canonical() == second.publishable().canonical()
+    assert b'"wait":{"for":"3d"}' in first.canonical()
+    assert b'"wait":{"until":"2026-03-29T07:00:00Z"}' in first.canonical()
 
 
 @settings(deadline=None)
@@ -609,6 +667,12 @@ def test_the_exported_schema_is_a_schema_and_refuses_what_it_can() -> None:
         {"name": "w", "tasks": {"a": {"run": "r", "tiemout": 1}}},
         {"name": "w", "tasks": {"a": {"run": "r", "timeout": "soon"}}},
         {"name": "w", "tasks": {"a": {"run": "r", "with": None}}},
+        {"name": "w", "tasks": {"a": {"run": "r", "join": "most"}}},
+        {"name": "w", "tasks": {"a": {"run": "r", "join": 0}}},
+        {"name": "w", "tasks": {"a": {"wait": {}}}},
+        {"name": "w", "tasks": {"a": {"wait": {"for": "1d", "until": "2026-03-29T09:00:00Z"}}}},
+        {"name": "w", "tasks": {"a": {"wait": {"for": True}}}},
+        {"name": "w", "tasks": {"a": {"run": "r"}}, "output": []},
         {"name": "w", "tasks": {}},
     ):
         assert not validator.is_valid(wrong)
@@ -633,6 +697,8 @@ def test_order_of_keys_and_spelled_out_defaults_make_no_new_version() -> None:
         {"tasks": {"a": {"run": "r"}, "b": {"run": "r", "with": {}}}},
         {"description": "new"},
         {"input": {}},
+        {"output": {}},
+        {"tasks": {"a": {"run": "r"}, "b": {"run": "r", "needs": ["a"], "join": "any"}}},
     ],
 )
 def test_other_content_has_another_digest(change: dict[str, Any]) -> None:
@@ -771,7 +837,8 @@ def test_a_schema_that_never_ends_is_a_fault_and_not_a_crash() -> None:
 def test_the_examples_of_the_reference_page_run(tmp_path: Path) -> None:
     fences = re.findall(r"```(\w+)\n(.*?)```", DOCS.read_text(), re.DOTALL)
     workflows = [parse(text) for kind, text in fences if kind == "yaml"]
-    assert [list(workflow.tasks) for workflow in workflows] == [["validate", "charge", "release", "ship"]]
+    assert [workflow.name for workflow in workflows] == ["orders", "refunds", "follow-up"]
+    assert list(workflows[0].tasks) == ["validate", "charge", "release", "ship"]
     script = tmp_path / "examples.py"
     script.write_text("\n".join(text for kind, text in fences if kind == "python"))
     ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)  # our own page

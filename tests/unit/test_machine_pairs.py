@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from headrace.expressions import compile_value
 from headrace.machine import (
     Abort,
     Action,
@@ -32,6 +33,7 @@ from headrace.machine import (
     Unpark,
 )
 from headrace.machine.advance import DRAINED, LOST
+from headrace.machine.plan import WaitPlan
 from headrace.machine.run_state import UNTOUCHED
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 from tests.unit.machine_model import (
@@ -159,6 +161,8 @@ STATES: dict[str, Callable[[], Trial]] = {
     "looking": _looking,
     "look_again": _look_again,  # its lookup failed
     "parked": _parked,
+    "until": lambda: _reached(run=None, wait=WaitPlan(length=SECOND)),  # an instant comes
+    "no_instant": lambda: _reached(run=None, wait=WaitPlan(value=compile_value("${{ input.n }}"))),  # and cannot
 }
 STANDS: dict[str, tuple[str, int, int]] = {  # status, attempt, token
     "untouched": ("pending", 0, 0),
@@ -179,6 +183,8 @@ STANDS: dict[str, tuple[str, int, int]] = {  # status, attempt, token
     "looking": ("running", 2, 3),
     "look_again": ("pending", 2, 3),
     "parked": ("waiting", 2, 2),
+    "until": ("waiting", 0, 1),
+    "no_instant": ("failed", 0, 1),
 }
 LOOKUPS = {"looked_up": 1, "looking": 1, "look_again": 2}
 HOLDERS: dict[str, str] = dict.fromkeys(("running", "manual", "reconcile", "looking"), SESSION)
@@ -210,6 +216,8 @@ OF_A_TASK: dict[str, Callable[[int, int], MachineEvent]] = {
     "backoff_early": lambda task, token: Due(task, token, NONCE, "backoff"),
     "timeout_due": lambda task, token: Due(task, token, NONCE, "timeout"),
     "timeout_early": lambda task, token: Due(task, token, NONCE, "timeout"),
+    "wait_due": lambda task, token: Due(task, token, NONCE, "wait"),
+    "wait_early": lambda task, token: Due(task, token, NONCE, "wait"),
     "other_timer": lambda task, token: Due(task, token, NONCE, "of a later release"),
     "approved": lambda task, token: Decided(task, token, "approved"),
     "rejected": lambda task, token: Decided(task, token, "rejected"),
@@ -227,6 +235,7 @@ OF_A_RUN: dict[str, MachineEvent] = {
 }
 EVENTS = [*OF_A_TASK, *OF_A_RUN]
 CLAIMS = ("claimed", "claimed_twice")
+ENDED = ("completed", "failed", "rejected", "skipped", "no_instant")
 
 # What the subject is afterwards. `.` stale: nothing changes; `=` the run changes, the subject does not; `?` no task
 # changes, and the claim is answered.
@@ -252,6 +261,8 @@ backoff_due      .          queued     .          .          .          .       
 backoff_early    .          .          .          .          .          .          .          .        .         .        .
 timeout_due      .          .          .          pending    .          .          .          .        .         .        .
 timeout_early    .          .          .          .          .          .          .          .        .         .        .
+wait_due         .          .          .          .          .          .          .          .        .         .        .
+wait_early       .          .          .          .          .          .          .          .        .         .        .
 other_timer      .          .          .          .          .          .          .          .        .         .        .
 approved         .          .          .          .          queued     completed  .          .        .         .        .
 rejected         .          .          .          .          failed     failed     .          .        .         .        .
@@ -267,39 +278,41 @@ released         .          .          .          .          .          .       
 """  # noqa: E501 - a table is read across
 
 UNDER_A_POLICY = """
-                 offered    manual     reconcile  looked_up  looking    look_again parked
-started          running    .          .          running    .          .          .
-claimed          running    ?          ?          running    ?          .          .
-claimed_twice    running    ?          ?          running    ?          .          .
-succeeded        completed  completed  completed  waiting    waiting    .          .
-happened         completed  completed  completed  completed  completed  .          .
-not_happened     completed  completed  completed  pending    pending    .          .
-cannot_tell      completed  completed  completed  waiting    waiting    .          .
-failed           pending    pending    pending    pending    pending    .          .
-failed_for_good  failed     failed     failed     waiting    waiting    .          .
-failed_doubtful  waiting    waiting    queued     pending    pending    .          .
-out_of_time      waiting    waiting    queued     pending    pending    .          .
-returned         queued     queued     queued     queued     queued     .          .
-returned_begun   waiting    waiting    queued     queued     queued     .          .
-lost             queued     waiting    queued     queued     queued     .          .
-lost_begun       waiting    waiting    queued     queued     queued     .          .
-lost_unbegun     queued     queued     queued     queued     queued     .          .
-backoff_due      .          .          .          .          .          queued     .
-backoff_early    .          .          .          .          .          .          .
-timeout_due      .          waiting    queued     .          pending    .          .
-timeout_early    .          .          .          .          .          .          .
-other_timer      .          .          .          .          .          .          .
-approved         .          .          .          .          .          .          .
-rejected         .          .          .          .          .          .          .
-expired          .          .          .          .          .          .          .
-replayed         .          .          .          .          .          .          .
-replayed_edited  .          .          .          .          .          .          .
-it_happened      .          .          .          .          .          .          completed
-it_did_not       .          .          .          .          .          .          queued
-it_shall_fail    .          .          .          .          .          .          failed
-cancelled        cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled
-isolated         =          =          =          =          =          =          =
-released         .          .          .          .          .          .          .
+                 offered    manual     reconcile  looked_up  looking    look_again parked     until      no_instant
+started          running    .          .          running    .          .          .          .          .
+claimed          running    ?          ?          running    ?          .          .          .          .
+claimed_twice    running    ?          ?          running    ?          .          .          .          .
+succeeded        completed  completed  completed  waiting    waiting    .          .          .          .
+happened         completed  completed  completed  completed  completed  .          .          .          .
+not_happened     completed  completed  completed  pending    pending    .          .          .          .
+cannot_tell      completed  completed  completed  waiting    waiting    .          .          .          .
+failed           pending    pending    pending    pending    pending    .          .          .          .
+failed_for_good  failed     failed     failed     waiting    waiting    .          .          .          .
+failed_doubtful  waiting    waiting    queued     pending    pending    .          .          .          .
+out_of_time      waiting    waiting    queued     pending    pending    .          .          .          .
+returned         queued     queued     queued     queued     queued     .          .          .          .
+returned_begun   waiting    waiting    queued     queued     queued     .          .          .          .
+lost             queued     waiting    queued     queued     queued     .          .          .          .
+lost_begun       waiting    waiting    queued     queued     queued     .          .          .          .
+lost_unbegun     queued     queued     queued     queued     queued     .          .          .          .
+backoff_due      .          .          .          .          .          queued     .          .          .
+backoff_early    .          .          .          .          .          .          .          .          .
+timeout_due      .          waiting    queued     .          pending    .          .          .          .
+timeout_early    .          .          .          .          .          .          .          .          .
+wait_due         .          .          .          .          .          .          .          completed  .
+wait_early       .          .          .          .          .          .          .          .          .
+other_timer      .          .          .          .          .          .          .          .          .
+approved         .          .          .          .          .          .          .          .          .
+rejected         .          .          .          .          .          .          .          .          .
+expired          .          .          .          .          .          .          .          .          .
+replayed         .          .          .          .          .          .          .          .          failed
+replayed_edited  .          .          .          .          .          .          .          .          failed
+it_happened      .          .          .          .          .          .          completed  .          .
+it_did_not       .          .          .          .          .          .          queued     .          .
+it_shall_fail    .          .          .          .          .          .          failed     .          .
+cancelled        cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =
+isolated         =          =          =          =          =          =          =          =          =
+released         .          .          .          .          .          .          .          .          .
 """
 
 AGAIN = Dispatch(SUBJECT, 2, 3, INPUT)
@@ -310,6 +323,11 @@ SLOW = Error("TIMEOUT", "the body did not end within 10 s")
 T0 = START + SECOND  # when the first backoff is over
 T1 = T0 + 15 * SECOND  # ten seconds for the body, five of grace
 STOP_OTHERS: list[Action] = [Abort(BESIDE, 1, "cancelled")]
+
+
+def no_instant(kind: str) -> Error:
+    message = f"how long to wait: an instant is RFC 3339 text or a timestamp, not a {kind}"
+    return Error("BAD_INPUT", message, retryable=False)
 
 
 def ends(outcome: str, error: Error | None = None) -> EndAttempt:
@@ -537,6 +555,14 @@ ASKED_FOR: dict[tuple[str, str], Told] = {
         [Unpark(SUBJECT), BuryTask(SUBJECT, 2, 2, waits_for_a_person(2, LOST).error)],
     ),
     ("parked", "cancelled"): (2, 2, None, ALL_CANCELLED, [Unpark(SUBJECT), *END_OF_RUN]),
+    # -- an instant has to come
+    ("until", "wait_due"): (0, 1, None, {"after": "queued"}, [CLEAR, ONWARD]),
+    ("until", "cancelled"): (0, 1, None, ALL_CANCELLED, [CLEAR, *END_OF_RUN]),
+    ("no_instant", "replayed"): (0, 2, None, {"after": "skipped"}, [BuryTask(SUBJECT, 2, 0, no_instant("int"))]),
+    ("no_instant", "replayed_edited"): (
+        0, 2, None, {"after": "skipped"}, [BuryTask(SUBJECT, 2, 0, no_instant("dict"))],
+    ),
+    ("no_instant", "cancelled"): (0, 1, None, {"beside": "cancelled"}, [*STOP_OTHERS, Finish(RunStatus.FAILED)]),
 }  # fmt: skip
 
 # What is asked for where another row says it already: the same hand-out in the same state, but for its policy.
@@ -575,9 +601,9 @@ WITH_A_TASK = [(state, event) for state in STATES for event in OF_A_TASK]
 def event_for(trial: Trial, event: str, task: int, token: int) -> MachineEvent:
     """The event, with the clock set to when it would be said."""
     due_at = trial.state("subject").due_at
-    if due_at is not None and event in ("backoff_due", "timeout_due", "other_timer"):
+    if due_at is not None and event in ("backoff_due", "timeout_due", "wait_due", "other_timer"):
         trial.at = due_at
-    elif due_at is not None and event in ("backoff_early", "timeout_early"):
+    elif due_at is not None and event in ("backoff_early", "timeout_early", "wait_early"):
         trial.at = due_at - 1
     return OF_A_TASK[event](task, token) if event in OF_A_TASK else OF_A_RUN[event]
 
@@ -601,7 +627,7 @@ def test_a_state_stands_as_the_table_says(state: str):
 def test_the_table_covers_every_pair():
     assert {trial().state("subject").status for trial in STATES.values()} == set(TaskStatus)
     assert CELLS.keys() == {(state, event) for state in STATES for event in EVENTS}
-    assert set(ASKED_FOR) == {*MOVES, *((s, "cancelled") for s in ("completed", "failed", "rejected", "skipped"))}
+    assert set(ASKED_FOR) == {*MOVES, *((s, "cancelled") for s in ENDED)}
 
 
 @pytest.mark.parametrize(("state", "event"), list(ASKED_FOR))

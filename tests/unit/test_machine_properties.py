@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from headrace.expressions import compile_value
 from headrace.machine import (
     Ask,
     BuryTask,
@@ -46,9 +47,9 @@ from headrace.machine import (
     begin,
     derive_status,
 )
-from headrace.machine.advance import UPSTREAM_FAILED
+from headrace.machine.advance import NOTHING_FAILED, UPSTREAM_FAILED
 from headrace.machine.backoff import RetryPlan
-from headrace.machine.plan import Effect
+from headrace.machine.plan import Effect, Join, WaitPlan
 from headrace.machine.run_state import UNTOUCHED
 from headrace.machine.status import RUN_TERMINAL, TERMINAL
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
@@ -110,9 +111,18 @@ TEMPLATES: dict[str, list[Any]] = {
     for name in NAMES
 }
 
-Sketch = tuple[int, int, int, bool, bool, int, bool, Effect, bool]
+WAITS = [
+    *[None] * 3,
+    WaitPlan(length=5 * SECOND),
+    WaitPlan(until=START + 60 * SECOND),
+    WaitPlan(value=compile_value("${{ now + duration('1m') }}")),
+    WaitPlan(value=compile_value("${{ input.n }}")),  # which fails, also with the input of a replay
+]
+JOINS: list[Join] = ["all", "all", "all", "all", "any", 2, "always", "on_failure"]
+
+Sketch = tuple[int, int, int, bool, bool, int, bool, Effect, bool, Join, WaitPlan | None]
 # needs (a bit for each task before), condition (3: none), template (2: none), approval, body, retry, timeout, effect,
-# exclusive
+# exclusive, join, wait (instead of all that concerns a body)
 sketch = st.tuples(
     st.integers(0, 2**TASKS_MAX - 1),
     st.sampled_from([3, 3, 3, 3, 0, 1, 2, 2]),
@@ -123,18 +133,20 @@ sketch = st.tuples(
     st.booleans(),
     st.sampled_from(EFFECTS),
     st.booleans(),
+    st.sampled_from(JOINS),
+    st.sampled_from(WAITS),
 )
 which = st.integers(0, 2**16)
 
 
 def plan_of(sketches: list[Sketch]) -> Plan:
     tasks = []
-    for index, (mask, condition, template, asks, has_body, retry, has_timeout, effect, exclusive) in enumerate(
-        sketches
-    ):
+    for index, sketched in enumerate(sketches):
+        mask, condition, template, asks, has_body, retry, has_timeout, effect, exclusive, join, wait = sketched
         needs = tuple(need for need in range(index) if mask >> need & 1)
         source = NAMES[needs[-1]] if needs else ""
-        runs = has_body or not asks
+        asks = asks and wait is None
+        runs = wait is None and (has_body or not asks)
         tasks.append(
             TaskPlan(
                 index,
@@ -149,6 +161,8 @@ def plan_of(sketches: list[Sketch]) -> Plan:
                 exclusive=exclusive and runs,
                 effect=effect if runs else "idempotent",
                 lookup="lookup" if runs and effect == "reconcile" else None,
+                join="all" if not needs or (isinstance(join, int) and join > len(needs)) else join,
+                wait=wait,
             )
         )
     return Plan("random", tasks)
@@ -167,6 +181,22 @@ def is_doubtful(before: TaskState, event: MachineEvent) -> bool:
             return event.timer == "timeout"
         case _:
             return False
+
+
+def may_run(plan: Plan, run: RunState, index: int) -> bool | None:
+    """What a task's join says now, told again in other words; None: it waits."""
+    join, needs = plan.tasks[index].join, [run.task(need) for need in plan.tasks[index].needs]
+    completed = sum(need.status is TaskStatus.COMPLETED for need in needs)
+    failed = sum(need.status is TaskStatus.FAILED or need.error == UPSTREAM_FAILED for need in needs)
+    are_over = all(need.status in TERMINAL for need in needs)
+    if join == "all":
+        return True if completed == len(needs) else False if failed or are_over else None
+    if join == "always":
+        return True if are_over else None
+    if join == "on_failure":
+        return bool(failed) if are_over else None
+    quorum = join if isinstance(join, int) else 1
+    return True if completed >= quorum else False if are_over else None
 
 
 class Store:
@@ -277,6 +307,7 @@ class Store:
 
 
 class Runs(RuleBasedStateMachine):
+    has_replayed = False
     is_sound = False  # until it was started; and again when a check has failed
 
     @initialize(sketches=st.lists(sketch, min_size=1, max_size=TASKS_MAX))
@@ -361,6 +392,10 @@ class Runs(RuleBasedStateMachine):
         state = self.run.task(index)
         if state.is_parked:
             return Resolved(index, state.token, ("happened", "did_not_happen", "fail")[kind % 3], OUTPUTS[0], "ada")
+        if state.status is TaskStatus.WAITING and state.due_at is not None:
+            if kind % 4 < 3:
+                self.at = max(self.at, state.due_at)
+            return Due(index, state.token, NONCE, "wait")
         if state.status is TaskStatus.WAITING:
             return Decided(index, state.token, ("approved", "approved", "rejected", "expired")[kind % 4])
         if state.status is TaskStatus.PENDING:
@@ -404,7 +439,7 @@ class Runs(RuleBasedStateMachine):
             case 8 | 9 | 10:
                 return Due(task, token, NONCE, "backoff")
             case 11 | 12:
-                return Due(task, token, NONCE, "timeout")
+                return Due(task, token, NONCE, ("timeout", "wait")[choice % 2])
             case 13 | 14:
                 return Resolved(task, token, ("happened", "did_not_happen", "fail")[choice % 3], OUTPUTS[0])
             case _:
@@ -457,6 +492,7 @@ class Runs(RuleBasedStateMachine):
             assert self.store.questions.pop(event.task) == event.token
             if event.outcome == "approved":
                 self.store.approved.add(event.task)
+        self.has_replayed |= isinstance(event, Replayed)
         if isinstance(event, Replayed) and event.input is not None:
             self.store.edited[event.task] = event.input
         if event is not None and not isinstance(event, Cancelled | Isolated | Released):
@@ -495,7 +531,8 @@ class Runs(RuleBasedStateMachine):
             self._check_task(index, run.task(index))
         assert self.store.timers.keys() == {index for index, state in run.tasks.items() if state.due_at is not None}
         waiting = {index: state for index, state in run.tasks.items() if state.status is TaskStatus.WAITING}
-        assert self.store.questions == {i: state.token for i, state in waiting.items() if state.error is None}
+        asked = {i: state for i, state in waiting.items() if state.error is None and state.due_at is None}
+        assert self.store.questions == {i: state.token for i, state in asked.items()}
         assert self.store.parked == {i: state.error for i, state in waiting.items() if state.error is not None}
         assert run.status in RUN_TERMINAL or any(self._is_open(index) for index in run.tasks), "nothing will wake it"
         assert run.attention is (run.status is RunStatus.NEEDS_ATTENTION)
@@ -514,27 +551,30 @@ class Runs(RuleBasedStateMachine):
             assert state.lookups or state.is_parked or state.status in TERMINAL, "an ambiguous end was forgotten"
         assert state.attempt <= state.token
         assert 0 <= state.attempt - state.retries_from <= self.plan.tasks[index].retry.attempts, "more than the policy"
-        needs = [self.run.task(need).status for need in self.plan.tasks[index].needs]
-        stopped = [status for status in needs if status in TERMINAL and status is not TaskStatus.COMPLETED]
+        may_it = may_run(self.plan, self.run, index)
         match state.status:
             case TaskStatus.PENDING if state.due_at is None:
                 assert state is UNTOUCHED
-                assert not stopped
-                assert any(status is not TaskStatus.COMPLETED for status in needs), "a join is stuck"
+                assert may_it is None, "a join is stuck"
             case TaskStatus.PENDING:
                 assert self.store.timers[index] == (state.token, "backoff", state.due_at)
+            case TaskStatus.WAITING if state.due_at is not None:
+                assert self.plan.tasks[index].wait is not None
+                assert self.store.timers[index] == (state.token, "wait", state.due_at)
             case TaskStatus.RUNNING if state.due_at is not None:
                 assert self.store.timers[index] == (state.token, "timeout", state.due_at)
             case TaskStatus.QUEUED | TaskStatus.RUNNING:
                 assert (index, state.token) in (self.store.lookups if state.lookups else self.store.bodies)
             case TaskStatus.SKIPPED:
-                assert stopped or state.error is not None
                 assert state.token == 0
+                assert state.error is not None
+                assert state.error.code == "CONDITION_FALSE" or may_it is False
+                assert (state.error == NOTHING_FAILED) <= (self.plan.tasks[index].join == "on_failure")
             case _:
                 pass
         if state.status not in (TaskStatus.PENDING, TaskStatus.SKIPPED, TaskStatus.CANCELLED):
-            assert not stopped
-            assert all(status is TaskStatus.COMPLETED for status in needs)
+            # What has begun stays, also when a replay took back what it began because of.
+            assert may_it or (self.has_replayed and self.plan.tasks[index].join in ("always", "on_failure"))
 
 
 TestRandomRuns = Runs.TestCase

@@ -5,6 +5,7 @@ from itertools import permutations
 import pytest
 
 from headrace.machine import BuryTask, Dispatch, Finish, Replayed, RunStatus
+from headrace.machine.advance import UPSTREAM_SKIPPED
 from headrace.machine.backoff import RetryPlan
 from headrace.messages import Error
 from tests.unit.machine_model import BROKEN, HOPELESS, INPUT, Trial, task
@@ -41,9 +42,10 @@ def test_a_replay_leaves_what_was_skipped_for_another_reason():
     assert trial.succeed("gate")
     assert trial.replay("a")
     assert trial.states == {
-        "a": "queued", "gate": "completed", "no": "skipped", "of_no": "skipped", "both": "skipped", "of_a": "pending",
+        "a": "queued", "gate": "completed", "no": "skipped", "of_no": "skipped", "both": "pending", "of_a": "pending",
     }  # fmt: skip
     assert trial.succeed("a")
+    assert (trial.states["both"], trial.state("both").error) == ("skipped", UPSTREAM_SKIPPED)
     assert trial.succeed("of_a")
     assert trial.status is RunStatus.COMPLETED
 

@@ -5,6 +5,8 @@ import asyncio
 import pytest
 from uuid_utils import uuid4, uuid7
 
+from headrace.graph import build
+
 LINE = "name: line\ntasks:\n" + "".join(
     f"  t{i}: {{ run: x{f', needs: t{i - 1}' if i else ''} }}\n" for i in range(120)
 )
@@ -235,6 +237,21 @@ async def test_tasks_are_all_there_in_the_order_of_the_graph(api, engine):
     assert [task["status"] for task in tasks[:3]] == ["completed", "queued", "pending"]
     assert (tasks[0]["output"], tasks[0]["attempt"], tasks[0]["token"]) == (7, 1, 1)
     assert (tasks[2]["needs"], tasks[2]["changed_at"], tasks[2]["attempts_max"]) == (["t1"], None, 3)
+
+
+async def test_a_run_has_the_output_that_its_workflow_says(api, engine):
+    output = {"total": "${{ tasks.a.output.total }}", "of": "${{ input.id }}"}
+    await api.publish(build("priced", output=output).task("a", run="price").publishable().canonical().decode())
+    good, bad, failed = [await api.start("priced", {"id": number}) for number in range(3)]
+    engine.complete(good, "a", b'{"total": 1.50}')
+    engine.complete(bad, "a", b"{}")
+    runs = {run["run_id"]: run for run in (await api.read("/runs", workflow="priced"))["items"]}
+    assert (runs[good]["output"], runs[good]["output_error"]) == ({"of": 0, "total": 1.5}, None)
+    assert runs[good]["outputs"] == {"a": {"total": 1.5}}
+    assert (runs[bad]["status"], runs[bad]["output"]) == ("completed", None)
+    assert runs[bad]["output_error"]["code"] == "BAD_INPUT"
+    assert (runs[failed]["output"], runs[failed]["output_error"]) == (None, None)
+    assert b'{"of":0,"total":1.50}' in (await api.get(f"/runs/{good}")).content
 
 
 async def test_large_outputs_make_short_pages_and_none_is_lost(api, engine, monkeypatch):

@@ -1,0 +1,591 @@
+"""Test a workflow in one process, on a virtual clock: no Kafka, no Postgres, and the very machine the engine runs.
+
+    with Harness(workflow, bodies, at="2026-11-27T16:30:00+01:00") as harness:
+        run = harness.start({"email": "ada@example.org"})
+        harness.advance(days=3)
+        run.approve("review", by="owner")
+        harness.run_until_idle()
+        assert run.status == "completed"
+
+A harness carries out what `headrace.machine` asks for, and decides nothing itself. It does at once what the engine does
+by and by: a command is a call of the body, which is bound, validated and encoded as in a worker, and takes no virtual
+time; a timer is due when the clock comes to it. So a week of retries, waits and approvals passes in milliseconds, and
+the same test gives the same history each time. What it leaves out is everything that Kafka, Postgres and other
+processes do to a run; `crash_next` and `hang_next` bring back the two ends of that which a workflow can feel.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from itertools import count
+from types import TracebackType
+from typing import Any, Final, Literal, NamedTuple, TypeVar, assert_never
+
+import msgspec
+
+from headrace import payload
+from headrace.attempt import Answer, Attempt
+from headrace.errors import ConfigurationError, ConflictError, DefinitionError, NotFoundError
+from headrace.graph import Workflow, from_data, parse
+from headrace.instant import format_instant, from_microseconds, parse_instant, to_microseconds
+from headrace.machine import (
+    Abort,
+    Action,
+    Ask,
+    BuryTask,
+    Cancelled,
+    ClearTimer,
+    CloseQuestion,
+    Decided,
+    Dispatch,
+    EndAttempt,
+    Finish,
+    Grant,
+    KeepOutput,
+    MachineEvent,
+    Park,
+    Plan,
+    Replayed,
+    Resolved,
+    RunState,
+    RunStatus,
+    SetTimer,
+    TaskPlan,
+    TaskState,
+    TaskStatus,
+    Transition,
+    Unpark,
+    advance,
+    begin,
+    compile_plan,
+)
+from headrace.machine.status import RUN_TERMINAL
+from headrace.messages import Command, Due, Error, Failed, Lost, RunId, Started, Succeeded, make_nonce
+from headrace.registry import Registry
+from headrace.registry import default as default_registry
+from headrace.worker.execution import Execution
+
+__all__ = ["Harness", "HarnessRun", "HarnessTask", "HistoryItem"]
+
+_T = TypeVar("_T")
+_End = Literal["before", "after", "hang"]
+"""How a body ends without an answer: its worker dies before it, or after it; or it never ends."""
+SESSION: Final = "harness"
+"""The one worker session there is."""
+BEGINNING: Final = "2026-01-01T00:00:00Z"
+"""When a harness begins that is not told otherwise: always the same, so that a test is, too."""
+_SECRET: Final = b"not secret: nobody but the harness speaks to its machine"
+
+
+class HistoryItem(NamedTuple):
+    """One thing that moved a run. `kind` is what the API's history calls it: started, attempt_completed, due …"""
+
+    at: datetime
+    kind: str
+    task: str | None = None
+    attempt: int | None = None
+    detail: str = ""
+
+    def __str__(self) -> str:
+        parts = [format_instant(self.at), self.kind, self.task or "", f"attempt {self.attempt}" if self.attempt else ""]
+        return "  ".join(part for part in (*parts, self.detail) if part)
+
+
+class HarnessTask(NamedTuple):
+    """A task as it stands."""
+
+    status: TaskStatus
+    attempt: int
+    """Bodies that began."""
+    output: Any
+    """None until it has completed."""
+    error: str | None
+    """`CODE: message` of why it failed, was skipped or is before a person."""
+    due_at: datetime | None
+    """When its backoff, its time-out or its wait ends."""
+
+
+class _Timer(NamedTuple):
+    due_at: int
+    order: int
+    """Of two that are due at once, the first that was set comes first."""
+    run: "_Run"
+    task: int
+    token: int
+    kind: str
+
+
+class _VirtualAttempt(Attempt):
+    """An attempt that begins by the clock of its harness."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, key: bytes, command: Command, at: int) -> None:
+        super().__init__(key, command)
+        self._at = at
+
+    def begin(self) -> None:
+        super().begin()
+        self.started = self._at
+
+
+class Harness:
+    """Some workflow, its bodies, and a clock that moves only when it is told to.
+
+    workflow: published in any way: a `Workflow`, YAML or JSON text, or parsed data. Raises DefinitionError.
+    bodies: a registry, or functions by the names that `run:` says; without them, those of `@headrace.task`. Raises
+    ConfigurationError when the workflow names one that is not there.
+    at: when the clock begins; raises ValueError for an instant without an offset.
+    Use it in a `with` statement when bodies are async: they share an event loop, which ends with it.
+
+    >>> harness = Harness("name: hello\\ntasks: { greet: { run: greet } }", {"greet": lambda name: f"Hello, {name}!"})
+    >>> harness.start({"name": "Ada"}).outputs
+    {'greet': 'Hello, Ada!'}
+    """
+
+    def __init__(
+        self,
+        workflow: Workflow | str | bytes | Mapping[str, Any],
+        bodies: Registry | Mapping[str, Callable[..., Any]] | None = None,
+        *,
+        at: datetime | str = BEGINNING,
+    ) -> None:
+        self._engine = _Engine(_published(workflow), _registered(bodies), _instant(at))
+
+    def __enter__(self) -> "Harness":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the event loop of the async bodies, if there is one. Safe to repeat."""
+        self._engine.close()
+
+    # -- the clock -----------------------------------------------------------------------------------------------------
+    @property
+    def now(self) -> datetime:
+        """What the clock shows, in UTC."""
+        return self._engine.now
+
+    def advance(
+        self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0, milliseconds: float = 0
+    ) -> None:
+        """Let so much time pass: everything that is due meanwhile happens, in order and on time."""
+        length = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+        self.advance_to(self.now + length)
+
+    def advance_to(self, instant: datetime | str) -> None:
+        """Let time pass until then. Raises ValueError for an instant that has passed, or has no offset."""
+        self._engine.advance_to(_instant(instant))
+
+    def run_until_idle(self) -> None:
+        """Let time pass for as long as timers move something: until every run has ended, or waits for a person.
+
+        An approval is not waited out: it expires when the clock comes to it for another reason, or is advanced to it.
+        """
+        while (timer := self._engine.next_timer(without_expiry=True)) is not None:
+            self._engine.advance_to(timer.due_at)
+
+    # -- runs ----------------------------------------------------------------------------------------------------------
+    def start(self, input: Any = None) -> "HarnessRun":
+        """Start a run, and let everything happen that needs no time.
+
+        input: JSON data, or what a body may return; an empty object when left out. Raises DefinitionError when the
+        workflow's schema refuses it.
+        """
+        raw = payload.encode_input({} if input is None else input)
+        if faults := self._engine.workflow.check_input(msgspec.json.decode(raw)):
+            raise DefinitionError(faults)
+        return HarnessRun(self._engine, self._engine.start(raw))
+
+    def crash_next(self, task: str, *, after_its_effect: bool = False) -> None:
+        """Let the worker die with the next body of this task: before the body does anything, or once it has returned
+        and before anybody hears of it. May be said several times, for the attempts to come."""
+        self._engine.plan_end(task, "after" if after_its_effect else "before")
+
+    def hang_next(self, task: str) -> None:
+        """Let the next body of this task never answer, so that only its `timeout` ends it."""
+        self._engine.plan_end(task, "hang")
+
+
+class HarnessRun:
+    """One run of a harness: how it stands, and what people can do to it."""
+
+    def __init__(self, engine: "_Engine", run: "_Run") -> None:
+        self._engine, self._run = engine, run
+
+    @property
+    def run_id(self) -> RunId:
+        return self._run.run_id
+
+    # -- how it stands -------------------------------------------------------------------------------------------------
+    @property
+    def status(self) -> RunStatus:
+        return self._run.state.status
+
+    @property
+    def tasks(self) -> dict[str, str]:
+        """The status of every task."""
+        return {spec.name: self._run.state.task(spec.index).status.value for spec in self._engine.plan.tasks}
+
+    @property
+    def outputs(self) -> dict[str, Any]:
+        """What its tasks returned, as far as they have completed."""
+        done = (spec.name for spec in self._engine.plan.tasks)
+        found = {name: self.task(name) for name in done}
+        return {name: task.output for name, task in found.items() if task.status is TaskStatus.COMPLETED}
+
+    @property
+    def output(self) -> Any:
+        """What came out of it, by the `output` of the workflow; None before its end, and without one."""
+        finish = self._run.finish
+        return None if finish is None or finish.output is None else msgspec.json.decode(finish.output)
+
+    @property
+    def output_error(self) -> str | None:
+        """Why nothing came out of it although it completed: `CODE: message`."""
+        return _in_words(self._run.finish.error if self._run.finish else None)
+
+    @property
+    def history(self) -> list[HistoryItem]:
+        """All that moved it, in order."""
+        return list(self._run.history)
+
+    def task(self, name: str) -> HarnessTask:
+        """One task as it stands. Raises NotFoundError."""
+        index = self._engine.spec(name).index
+        state = self._run.state.task(index)
+        is_done = state.status is TaskStatus.COMPLETED
+        output = msgspec.json.decode(self._run.outputs.get(index, b"null")) if is_done else None
+        due_at = None if state.due_at is None else from_microseconds(state.due_at)
+        return HarnessTask(state.status, state.attempt, output, _in_words(state.error), due_at)
+
+    # -- what people do ------------------------------------------------------------------------------------------------
+    def approve(self, task: str, *, by: str = "", comment: str = "") -> None:
+        """Answer the task's question. Raises ConflictError when it asks nobody now."""
+        self._decide(task, "approved", by, comment)
+
+    def reject(self, task: str, *, by: str = "", comment: str = "") -> None:
+        """As `approve`."""
+        self._decide(task, "rejected", by, comment)
+
+    def cancel(self, reason: str = "", *, by: str = "") -> None:
+        """End it now. Raises ConflictError when it has ended."""
+        if self.status in RUN_TERMINAL:
+            raise ConflictError(f"the run is {self.status} already", run_id=self.run_id)
+        self._act(Cancelled(reason, by))
+
+    def replay(self, task: str, *, input: Any = None, by: str = "") -> None:
+        """Send a failed task out again. input: in place of what it was given. Raises ConflictError when it has not
+        failed."""
+        index, state = self._stands(task, TaskStatus.FAILED)
+        given = None if input is None else payload.encode_input(input)
+        self._act(Replayed(index, state.token, by, given))
+
+    def resolve(
+        self, task: str, outcome: Literal["happened", "did_not_happen", "fail"], *, output: Any = None, by: str = ""
+    ) -> None:
+        """Say what became of the effect of a parked task. Raises ConflictError when it is not parked."""
+        index, state = self._stands(task, TaskStatus.WAITING)
+        if not state.is_parked:
+            raise ConflictError(f"task {task} is not parked", task=task)
+        self._act(Resolved(index, state.token, outcome, payload.encode_input(output), by))
+
+    def _decide(self, task: str, outcome: str, by: str, comment: str) -> None:
+        index = self._engine.spec(task).index
+        if index not in self._run.questions:
+            raise ConflictError(f"task {task} asks nobody: it is {self._run.state.task(index).status}", task=task)
+        self._act(Decided(index, self._run.questions.pop(index), outcome, by, comment))
+
+    def _stands(self, task: str, status: TaskStatus) -> tuple[int, TaskState]:
+        index = self._engine.spec(task).index
+        state = self._run.state.task(index)
+        if state.status is not status:
+            raise ConflictError(f"task {task} is {state.status} and not {status}", task=task)
+        return index, state
+
+    def _act(self, event: MachineEvent) -> None:
+        self._run.tell(event)
+        self._engine.settle()
+
+
+# == in place of the engine and of a worker ============================================================================
+class _Engine:
+    """The clock, what is due by it, and the commands that wait to be carried out."""
+
+    def __init__(self, workflow: Workflow, registry: Registry, at: int) -> None:
+        self.workflow: Final = workflow
+        self.plan: Final[Plan] = compile_plan(workflow)
+        self.at = at
+        self._bodies = registry.prepare()
+        _check_bodies(self.plan, self._bodies)
+        self._timers: list[_Timer] = []
+        self._order = count()
+        self._commands: deque[tuple[_Run, Dispatch]] = deque()
+        self._runner: asyncio.Runner | None = None
+        self._execution = Execution(SESSION, lambda: SESSION, None)
+        self._ends: dict[str, deque[_End]] = {}
+        self._runs = 0
+
+    @property
+    def now(self) -> datetime:
+        return from_microseconds(self.at)
+
+    def close(self) -> None:
+        if self._runner is not None:
+            self._apart(self._runner.close)
+            self._runner = None
+
+    def spec(self, task: str) -> TaskPlan:
+        """A task as it was published. Raises NotFoundError."""
+        if task not in self.plan.index:
+            raise NotFoundError(f"workflow {self.plan.name} has no task {task}", task=task)
+        return self.plan.tasks[self.plan.index[task]]
+
+    def start(self, input: bytes) -> "_Run":
+        self._runs += 1
+        run = _Run(self, RunId(f"00000000-0000-7000-8000-{self._runs:012}"), input)
+        self.settle()
+        return run
+
+    def plan_end(self, task: str, how: "_End") -> None:
+        self.spec(task)
+        self._ends.setdefault(task, deque()).append(how)
+
+    # -- what the machine asks for -------------------------------------------------------------------------------------
+    def hand_out(self, run: "_Run", action: Dispatch) -> None:
+        self._commands.append((run, action))
+
+    def set_timer(self, run: "_Run", task: int, token: int, kind: str, due_at: int) -> None:
+        self._timers.append(_Timer(due_at, next(self._order), run, task, token, kind))
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+    def advance_to(self, until: int) -> None:
+        if until < self.at:
+            raise ValueError(f"the clock shows {format_instant(self.now)} already, and does not go back")
+        while (timer := self.next_timer()) is not None and timer.due_at <= until:
+            self._fire(timer)
+        self.at = until
+
+    def next_timer(self, *, without_expiry: bool = False) -> _Timer | None:
+        self._timers = [timer for timer in self._timers if timer.run.waits_for(timer)]
+        return min((t for t in self._timers if not without_expiry or t.kind != "expiry"), default=None)
+
+    def _fire(self, timer: _Timer) -> None:
+        self._timers.remove(timer)
+        self.at = timer.due_at
+        if timer.kind == "expiry":
+            timer.run.expire(timer.task)
+        else:
+            timer.run.tell(Due(timer.task, timer.token, timer.run.nonce(timer.task, timer.token), timer.kind))
+        self.settle()
+
+    # -- work ----------------------------------------------------------------------------------------------------------
+    def settle(self) -> None:
+        """Carry out every command there is, and those that come of it."""
+        while self._commands:
+            run, action = self._commands.popleft()
+            if run.is_handed_out(action):
+                self._work(run, action)
+
+    def _work(self, run: "_Run", action: Dispatch) -> None:
+        """What a worker does with a command: claim it where it must, run the body, and say what came of it."""
+        spec = self.plan.tasks[action.task]
+        nonce = run.nonce(action.task, action.token)
+        ends = self._ends.get(spec.name)
+        end = ends.popleft() if ends and not action.lookup else None
+        claim = spec.claims and not action.lookup
+        if claim or end is not None:
+            run.tell(Started(action.task, action.token, nonce, SESSION, SESSION, claim=claim))
+        if end == "hang":
+            return
+        answer = None if end == "before" else self._call(run, spec, action, nonce)
+        if answer is None or end is not None:
+            run.tell(Lost(action.task, action.token, nonce, "its worker died", begun=True))
+        else:
+            run.tell(answer)
+
+    def _call(self, run: "_Run", spec: TaskPlan, action: Dispatch, nonce: str) -> Answer:
+        name = (spec.lookup if action.lookup else spec.run) or ""
+        command = Command(
+            action.task, spec.name, name, action.attempt, action.token, nonce, msgspec.Raw(action.input),
+            timeout=spec.timeout, exclusive=spec.exclusive, lookup=action.lookup, workflow=self.plan.name,
+            version=self.plan.version,
+        )  # fmt: skip
+        attempt = _VirtualAttempt(run.run_id.encode(), command, self.at)
+        body = attempt.body = self._bodies[name]
+        if not body.is_async:
+            return self._execution.attend_in_thread(attempt)
+        return self._apart(lambda: self._loop().run(self._execution.attend(attempt)))
+
+    def _loop(self) -> asyncio.Runner:
+        self._runner = self._runner or asyncio.Runner()
+        return self._runner
+
+    def _apart(self, act: Callable[[], _T]) -> _T:
+        """Do it here; or in another thread, where an event loop runs here already: that of an async test."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return act()
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(act).result()
+
+
+class _Run:
+    """One run: its state, and what Postgres would hold beside that."""
+
+    def __init__(self, engine: _Engine, run_id: RunId, input: bytes) -> None:
+        self._engine, self.run_id = engine, run_id
+        self.state: Final = RunState(run_id.encode(), engine.plan, input)
+        self.outputs: Final[dict[int, bytes]] = {}
+        self.questions: Final[dict[int, int]] = {}
+        """Task -> token, of questions that nobody has answered."""
+        self.finish: Finish | None = None
+        self.history: Final[list[HistoryItem]] = []
+        self._note("started")
+        self._accept(begin(engine.plan, self.state, engine.at), None)
+
+    def nonce(self, task: int, token: int) -> str:
+        return make_nonce(_SECRET, self.state.key, task, token)
+
+    def is_handed_out(self, action: Dispatch) -> bool:
+        """Whether that hand-out is the current one: a command that was overtaken is dropped."""
+        task = self.state.task(action.task)
+        return task.status is TaskStatus.QUEUED and task.token == action.token
+
+    def waits_for(self, timer: _Timer) -> bool:
+        """Whether that timer is still there: one that was replaced or cleared is not."""
+        if timer.kind == "expiry":
+            return self.questions.get(timer.task) == timer.token
+        task = self.state.task(timer.task)
+        return task.token == timer.token and task.due_at == timer.due_at
+
+    def expire(self, task: int) -> None:
+        """Nobody answered in time: the answer is what the approval says."""
+        approval = self.state.plan.tasks[task].approval
+        assert approval is not None
+        outcome = {"approve": "approved", "reject": "rejected"}.get(approval.on_expiry, "expired")
+        self.tell(Decided(task, self.questions.pop(task), outcome, "expiry", "nobody answered in time"))
+
+    def tell(self, event: MachineEvent) -> None:
+        """Let the machine decide about an event, and carry out what it asks for."""
+        transition = advance(self.state.plan, self.state, event, self._engine.at)
+        if transition is not None:
+            self._accept(transition, event)
+
+    def _accept(self, transition: Transition, event: MachineEvent | None) -> None:
+        self.state.apply(transition)
+        self._tell_history(event, transition)
+        for index, task in transition.tasks.items():
+            if task.status is TaskStatus.COMPLETED and task.output is not None:
+                self.outputs[index] = task.output
+        if isinstance(event, Succeeded) and any(isinstance(action, EndAttempt) for action in transition.actions):
+            self.outputs[event.task] = bytes(event.output)
+        for action in transition.actions:
+            self._carry_out(action)
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Dispatch():
+                self._engine.hand_out(self, action)
+            case SetTimer():
+                self._engine.set_timer(self, action.task, action.token, action.kind, action.due_at)
+            case Ask():
+                self._ask(action)
+            case CloseQuestion():
+                self.questions.pop(action.task, None)
+            case KeepOutput():
+                self.outputs[action.task] = action.output
+            case Park():
+                self._note("parked", action.task, detail=action.error.message)
+            case BuryTask():
+                self._note("dead_letter", action.task, action.attempt or None, _in_words(action.error) or "")
+            case Finish():
+                self.finish = action
+                self._note("finished", detail=action.status)
+            case EndAttempt() | ClearTimer() | Unpark() | Grant() | Abort():
+                pass  # in the history already, or true of the run as it stands
+            case _:
+                assert_never(action)
+
+    def _ask(self, action: Ask) -> None:
+        approval = self.state.plan.tasks[action.task].approval
+        assert approval is not None
+        self.questions[action.task] = action.token
+        self._note("asked", action.task, detail=", ".join(approval.approvers))
+        if approval.expires is not None:
+            due_at = self._engine.at + approval.expires
+            self._engine.set_timer(self, action.task, action.token, "expiry", due_at)
+
+    # -- its history ---------------------------------------------------------------------------------------------------
+    def _tell_history(self, event: MachineEvent | None, transition: Transition) -> None:
+        ended = [action for action in transition.actions if isinstance(action, EndAttempt)]
+        match event:
+            case Due():
+                self._note("due", event.task, detail=event.timer)
+            case Decided():
+                by = f" by {event.by}" if event.by else ""
+                self._note("decided", event.task, detail=f"{event.outcome}{by}")
+            case Cancelled():
+                self._note("cancelled", detail=event.reason)
+            case Replayed():
+                self._note("replayed", event.task)
+            case Resolved():
+                self._note("resolved", event.task, detail=event.outcome)
+            case Lost():
+                self._note("lost", event.task)
+            case Succeeded() | Failed() if not ended:
+                self._note("looked_up" if isinstance(event, Succeeded) else "lookup_failed", event.task)
+            case _:
+                pass
+        for end in ended:
+            self._note(f"attempt_{end.outcome}", end.task, end.attempt, _in_words(end.error) or "")
+        for action in transition.actions:
+            if isinstance(action, SetTimer) and action.kind != "timeout":
+                until = f"until {format_instant(from_microseconds(action.due_at))}"
+                self._note("waits" if action.kind == "wait" else action.kind, action.task, detail=until)
+
+    def _note(self, kind: str, task: int | None = None, attempt: int | None = None, detail: str = "") -> None:
+        name = None if task is None else self.state.plan.tasks[task].name
+        self.history.append(HistoryItem(self._engine.now, kind, name, attempt, detail))
+
+
+def _in_words(error: Error | None) -> str | None:
+    return None if error is None else f"{error.code}: {error.message}"
+
+
+# == what a harness is given ===========================================================================================
+def _instant(given: datetime | str) -> int:
+    """Raises ValueError without an offset."""
+    instant = parse_instant(given) if isinstance(given, str) else given
+    if instant.tzinfo is None:
+        raise ValueError(f"{instant} has no offset: give an aware datetime, or text such as 2026-01-01T09:00:00Z")
+    return to_microseconds(instant)
+
+
+def _published(workflow: Workflow | str | bytes | Mapping[str, Any]) -> Workflow:
+    if isinstance(workflow, Workflow):
+        return workflow
+    return parse(workflow) if isinstance(workflow, str | bytes) else from_data(dict(workflow))
+
+
+def _registered(bodies: Registry | Mapping[str, Callable[..., Any]] | None) -> Registry:
+    if bodies is None or isinstance(bodies, Registry):
+        return default_registry if bodies is None else bodies
+    registry = Registry()
+    for name, function in bodies.items():
+        registry.task(name)(function)
+    return registry
+
+
+def _check_bodies(plan: Plan, bodies: Mapping[str, object]) -> None:
+    named = {name: spec.name for spec in plan.tasks for name in (spec.run, spec.lookup) if name is not None}
+    if missing := sorted(named.keys() - bodies.keys()):
+        tasks = ", ".join(f"{name} (task {named[name]})" for name in missing)
+        raise ConfigurationError(f"no body is registered for {tasks}; known are {', '.join(sorted(bodies)) or 'none'}")

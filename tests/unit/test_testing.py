@@ -1,0 +1,344 @@
+"""The harness: the machine's own decisions, real bodies, and time that passes when it is told to."""
+
+import asyncio
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import Context, NonRetryable, Registry, RetryAfter, did_not_happen, happened, unknown
+from headrace.errors import ConfigurationError, ConflictError, DefinitionError, NotFoundError
+from headrace.testing import Harness
+
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+STEADY = "{ attempts: 3, backoff: fixed, delay: 10s, jitter: 0.0 }"
+
+
+def harness(tasks: str, at: str = "2026-01-01T00:00:00Z", **bodies: Callable[..., Any]) -> Harness:
+    return Harness(f"name: w\ntasks:\n{tasks}", bodies, at=at)
+
+
+def kinds(run: Any) -> list[str]:
+    return [item.kind for item in run.history]
+
+
+class Broken:
+    """A body that fails so many times, then returns its attempt."""
+
+    def __init__(self, times: int, error: Exception | None = None) -> None:
+        self.times, self.error, self.calls = times, error, 0
+
+    def __call__(self, ctx: Context) -> int:
+        self.calls += 1
+        if self.calls <= self.times:
+            raise self.error or RuntimeError("it broke")
+        return ctx.attempt
+
+
+# == bodies ============================================================================================================
+def test_a_chain_runs_at_once_and_hands_its_outputs_on():
+    made = harness("  a: { run: one }\n  b: { run: two, needs: a, with: '${{ tasks.a.output }}' }",
+                   one=lambda n: {"n": n + 1}, two=lambda n: n * 10)  # fmt: skip
+    run = made.start({"n": 1})
+    assert (run.status, run.outputs) == ("completed", {"a": {"n": 2}, "b": 20})
+    assert kinds(run) == ["started", "attempt_completed", "attempt_completed", "finished"]
+    assert str(run.history[1]) == "2026-01-01T00:00:00Z  attempt_completed  a  attempt 1"
+
+
+def test_a_body_has_the_context_of_its_attempt():
+    seen: list[Context] = []
+
+    def body(ctx: Context) -> None:
+        ctx.heartbeat({"half": "way"})
+        seen.append(ctx)
+
+    run = harness("  a: { run: body, timeout: 1m }", body=body).start()
+    (ctx,) = seen
+    assert (ctx.run_id, ctx.task, ctx.attempt, ctx.token, ctx.workflow) == (run.run_id, "a", 1, 1, "w")
+    assert ctx.effect_key == f"{run.run_id}/a"
+    assert ctx.deadline == datetime.fromisoformat("2026-01-01T00:01:00Z")
+
+
+def test_async_bodies_share_one_event_loop():
+    loops: list[object] = []
+
+    async def body() -> None:
+        await asyncio.sleep(0)
+        loops.append(asyncio.get_running_loop())
+
+    with harness("  a: { run: body }\n  b: { run: body, needs: a }", body=body) as made:
+        assert made.start().status == "completed"
+    assert len(loops) == 2
+    assert loops[0] is loops[1]
+
+
+async def test_async_bodies_run_in_an_async_test_too():
+    async def body() -> bool:
+        return asyncio.get_running_loop() is not here
+
+    here = asyncio.get_running_loop()
+    with harness("  a: { run: body }\n  b: { run: body, needs: a }", body=body) as made:
+        assert made.start().outputs == {"a": True, "b": True}
+
+
+def test_what_a_body_may_not_return_fails_as_in_a_worker():
+    run = harness("  a: { run: body }", body=lambda: object()).start()
+    assert run.status == "failed"
+    assert (run.task("a").error or "").startswith("BAD_RESULT: ")
+
+
+# == time ==============================================================================================================
+def test_a_body_is_tried_again_after_its_backoff_and_not_before():
+    body = Broken(2)
+    made = harness(f"  a: {{ run: body, retry: {STEADY} }}", body=body)
+    run = made.start()
+    assert (body.calls, run.tasks) == (1, {"a": "pending"})
+    made.advance(seconds=9.999)
+    assert body.calls == 1
+    made.advance(milliseconds=1)
+    assert body.calls == 2
+    made.run_until_idle()
+    assert (run.status, run.outputs) == ("completed", {"a": 3})
+    assert made.now == datetime.fromisoformat("2026-01-01T00:00:20Z")
+
+
+@pytest.mark.parametrize(
+    ("error", "calls", "seconds"), [(NonRetryable("never"), 1, 0), (RetryAfter(3600), 3, 7200), (None, 3, 20)]
+)
+def test_an_exhausted_task_is_a_dead_letter_and_can_be_replayed(error: Exception | None, calls: int, seconds: int):
+    body = Broken(calls, error)
+    made = harness(f"  a: {{ run: body, retry: {STEADY} }}\n  b: {{ run: body, needs: a }}", body=body)
+    run = made.start()
+    made.run_until_idle()
+    assert (run.status, run.tasks, body.calls) == ("failed", {"a": "failed", "b": "skipped"}, calls)
+    assert (made.now - datetime.fromisoformat("2026-01-01T00:00:00Z")).total_seconds() == seconds
+    assert "dead_letter" in kinds(run)
+    run.replay("a", by="ada")
+    assert (run.status, run.outputs) == ("completed", {"a": calls + 1, "b": 1})
+    with pytest.raises(ConflictError):
+        run.replay("a")
+
+
+def test_waits_and_timers_of_several_runs_come_in_order():
+    calls: list[tuple[str, str]] = []
+
+    def body(ctx: Context, name: str) -> None:
+        calls.append((name, str(made.now.time())))
+
+    made = harness("  pause: { wait: { for: '${{ input.delay }}' } }\n  a: { run: body, needs: pause }", body=body)
+    slow, fast = made.start({"name": "slow", "delay": "2h"}), made.start({"name": "fast", "delay": 3600})
+    assert {slow.status, fast.status} == {"waiting"}
+    assert slow.task("pause").due_at == datetime.fromisoformat("2026-01-01T02:00:00Z")
+    made.advance(hours=1, minutes=30)
+    assert (calls, fast.status, slow.status) == ([("fast", "01:00:00")], "completed", "waiting")
+    made.advance_to("2026-01-01T05:00:00+01:00")
+    assert calls[1] == ("slow", "02:00:00")
+    assert str(made.now) == "2026-01-01 04:00:00+00:00"
+    with pytest.raises(ValueError, match="does not go back"):
+        made.advance_to("2026-01-01T00:00:00Z")
+    with pytest.raises(ValueError, match="says no offset"):
+        made.advance_to("2027-01-01T00:00:00")
+    with pytest.raises(ValueError, match="has no offset"):
+        made.advance_to(datetime(2027, 1, 1))
+
+
+def test_a_body_that_hangs_is_ended_by_its_timeout():
+    body = Broken(0)
+    made = harness(f"  a: {{ run: body, timeout: 1m, retry: {STEADY} }}", body=body)
+    made.hang_next("a")
+    run = made.start()
+    assert (run.tasks, body.calls) == ({"a": "running"}, 0)
+    made.run_until_idle()
+    assert (run.status, run.outputs) == ("completed", {"a": 2})
+    assert [str(item) for item in run.history if item.kind == "attempt_failed"] == [
+        "2026-01-01T00:01:05Z  attempt_failed  a  attempt 1  TIMEOUT: no result within 60.0 s"
+    ]
+
+
+def test_a_body_that_hangs_without_a_timeout_hangs_for_ever():
+    made = harness("  a: { run: body }", body=Broken(0))
+    made.hang_next("a")
+    run = made.start()
+    made.run_until_idle()
+    made.advance(days=3650)
+    assert run.tasks == {"a": "running"}
+    run.cancel("enough", by="ada")
+    assert run.status == "cancelled"
+
+
+# == people ============================================================================================================
+ASKING = "  ask: {{ approval: {{ title: ok?, expires: 2d, on_expiry: {} }} }}\n  a: {{ run: body, needs: ask }}"
+
+
+def test_an_approval_waits_for_a_person_and_is_not_waited_out():
+    made = harness(ASKING.format("fail"), body=Broken(0))
+    run = made.start()
+    made.run_until_idle()
+    assert (run.status, str(made.now.date())) == ("waiting", "2026-01-01")
+    made.advance(hours=47)
+    run.approve("ask", by="ada", comment="fine")
+    assert run.status == "completed"
+    assert run.task("ask").output == {"outcome": "approved", "by": "ada", "comment": "fine"}
+    with pytest.raises(ConflictError, match="asks nobody"):
+        run.approve("ask")
+
+
+@pytest.mark.parametrize(("on_expiry", "status"), [("fail", "failed"), ("reject", "failed"), ("approve", "completed")])
+def test_an_approval_expires_on_time(on_expiry: str, status: str):
+    made = harness(ASKING.format(on_expiry), body=Broken(0))
+    run = made.start()
+    made.advance(days=3)
+    assert run.status == status
+    assert str(next(item for item in run.history if item.kind == "decided").at.date()) == "2026-01-03"
+
+
+def test_a_rejected_task_that_is_replayed_asks_again():
+    made = harness("  a: { run: body, approval: {} }", body=Broken(0))
+    run = made.start()
+    run.reject("a", by="ada")
+    assert run.task("a").error == "REJECTED: rejected by ada"
+    run.replay("a")
+    run.approve("a")
+    assert run.status == "completed"
+
+
+# == crashes ===========================================================================================================
+@pytest.mark.parametrize("after", [False, True])
+def test_a_worker_that_dies_is_followed_by_the_next_attempt_with_the_same_effect_key(after: bool):
+    keys: list[str] = []
+
+    def body(ctx: Context) -> int:
+        keys.append(ctx.effect_key)
+        return ctx.attempt
+
+    made = harness("  a: { run: body }", body=body)
+    made.crash_next("a", after_its_effect=after)
+    run = made.start()
+    assert (run.status, run.outputs) == ("completed", {"a": 2})
+    assert len(keys) == 1 + after
+    assert len(set(keys)) == 1
+    assert kinds(run) == ["started", "lost", "attempt_lost", "attempt_completed", "finished"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "calls"),
+    [(happened({"id": 7}), "completed", 1), (did_not_happen(), "completed", 2), (unknown(), "waiting", 1)],
+)
+def test_an_effect_in_doubt_is_looked_up(answer: dict[str, Any], status: str, calls: int):
+    body = Broken(0)
+    made = harness("  a: { run: body, effect: reconcile, lookup: look, retry: { attempts: 3, delay: 1s } }",
+                   body=body, look=lambda: answer)  # fmt: skip
+    made.crash_next("a", after_its_effect=True)
+    run = made.start()
+    made.run_until_idle()
+    assert (run.status, body.calls) == (status, calls)
+    if status == "waiting":
+        assert (run.task("a").error or "").startswith("AMBIGUOUS: ")
+        run.resolve("a", "happened", output={"id": 8}, by="ada")
+    assert run.outputs["a"] == {"completed": {1: {"id": 7}, 2: 2}, "waiting": {1: {"id": 8}}}[status][calls]
+
+
+def test_a_parked_task_waits_for_a_person():
+    made = harness("  a: { run: body, effect: manual }", body=Broken(0))
+    made.crash_next("a")
+    run = made.start()
+    assert run.status == "waiting"
+    with pytest.raises(ConflictError):
+        run.approve("a")
+    run.resolve("a", "did_not_happen")
+    assert (run.status, run.outputs) == ("completed", {"a": 2})
+    with pytest.raises(ConflictError):
+        run.resolve("a", "happened")
+
+
+# == flow ==============================================================================================================
+def test_joins_skips_and_the_output_are_the_machines():
+    made = Harness(
+        {
+            "name": "flow",
+            "tasks": {
+                "a": {"run": "fail", "retry": 1},
+                "b": {"run": "ok", "needs": ["a"]},
+                "rescue": {"run": "ok", "needs": ["b"], "join": "on_failure"},
+                "no": {"run": "ok", "if": "input.never"},
+                "last": {"run": "ok", "needs": ["no", "rescue"], "join": "any"},
+            },
+        },
+        {"fail": Broken(99), "ok": lambda: "ok"},
+    )
+    run = made.start({"never": False})
+    assert run.tasks == {"a": "failed", "b": "skipped", "rescue": "completed", "no": "skipped", "last": "completed"}
+    assert run.task("b").error == "UPSTREAM_FAILED: a task that this one needs did not complete"
+    assert (run.status, run.output) == ("failed", None)
+
+
+def test_an_output_that_cannot_be_evaluated_is_said():
+    workflow = {"name": "w", "output": {"x": "${{ input.x }}"}, "tasks": {"a": {"run": "ok"}}}
+    run = Harness(workflow, {"ok": lambda: None}).start()
+    assert (run.status, run.output) == ("completed", None)
+    assert run.output_error == "BAD_INPUT: input.x: there is no field 'x'"
+
+
+# == what is refused ===================================================================================================
+def test_what_cannot_be_run_is_refused_at_once():
+    with pytest.raises(ConfigurationError, match=r"no body is registered for two \(task b\); known are one"):
+        harness("  a: { run: one }\n  b: { run: two }", one=lambda: None)
+    with pytest.raises(DefinitionError, match="cannot need itself"):
+        harness("  a: { run: one, needs: a }", one=lambda: None)
+    with pytest.raises(ValueError, match="has no offset"):
+        Harness("name: w\ntasks: { a: { run: r } }", {"r": lambda: None}, at=datetime(2026, 1, 1))
+    made = Harness("name: w\ninput: { required: [id] }\ntasks: { a: { run: r } }", {"r": lambda: None})
+    with pytest.raises(DefinitionError, match="'id' is a required property"):
+        made.start({})
+    with pytest.raises(NotFoundError, match="has no task b"):
+        made.crash_next("b")
+
+
+def test_a_registry_and_the_names_of_decorators_are_bodies():
+    registry = Registry()
+
+    @registry.task("greet")
+    def greet(name: str) -> str:
+        return f"Hello, {name}!"
+
+    run = Harness("name: w\ntasks: { a: { run: greet } }", registry).start({"name": "Ada"})
+    assert run.outputs == {"a": "Hello, Ada!"}
+
+
+# == as a whole ========================================================================================================
+def test_the_same_test_is_the_same_history():
+    def history() -> list[str]:
+        made = harness("  a: { run: body, retry: { attempts: 5, jitter: 1.0 } }", body=Broken(4))
+        run = made.start()
+        made.run_until_idle()
+        return [str(item) for item in run.history]
+
+    assert history() == history()
+    assert len(history()) > 8
+
+
+def test_a_year_of_retries_and_waits_passes_within_a_second():
+    retry = "{ attempts: 500, backoff: fixed, delay: 12h, cap: 12h }"
+    made = harness(
+        f"  a: {{ wait: {{ for: 100d }} }}\n  b: {{ run: body, needs: a, retry: {retry} }}", body=Broken(499)
+    )
+    began = time.process_time()
+    run = made.start()
+    made.run_until_idle()
+    assert run.status == "completed"
+    assert (made.now - datetime.fromisoformat("2026-01-01T00:00:00Z")).days > 300
+    assert time.process_time() - began < 1
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path):
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    script = tmp_path / "test_example.py"
+    script.write_text(example)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)  # our own page
+    assert done.returncode == 0, done.stderr
