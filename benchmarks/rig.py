@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 import psycopg
 
 from benchmarks.bench import Bench
+from benchmarks.interpreter import loop_milliseconds
 from benchmarks.pgbench import single_row_commits
 from headrace.embedded.databases import create_database, drop_database
 from headrace.embedded.kafka import VERSION, ApacheKafka, fetch_jars
@@ -72,7 +73,7 @@ class Rig:
             settings = {name: connection.execute(f"SHOW {name}".encode()).fetchone() for name in TOLD}
         return {
             "cores": os.cpu_count(),
-            "python": platform.python_version(),
+            "python": {"version": platform.python_version(), "loop_ms": loop_milliseconds()},
             "postgres": {"version": version, **{name: row[0] for name, row in settings.items() if row}},
             "kafka": {"version": VERSION, "partitions": self.partitions},
             "host": self.host,
