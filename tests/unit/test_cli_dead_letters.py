@@ -99,7 +99,8 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Played:
 
 
 def headrace(*arguments: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, list(arguments))
+    # Wide: how long an age is in words depends on the day.
+    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "160"})
     assert result.exit_code == code, result.output
     return result
 

@@ -500,14 +500,16 @@ class Runs(RuleBasedStateMachine):
         self.store.write(self.plan, self.run, transition)
         self.run.apply(transition)
         for index, state in transition.tasks.items():
-            self._check_step(event, index, before[index], state)
+            self._check_step(event, index, before[index], state, transition)
         assert (transition.status in RUN_TERMINAL and not was_terminal) == any(
             isinstance(action, Finish) for action in transition.actions
         )
         assert not was_terminal or isinstance(event, Replayed)
         self._check_run()
 
-    def _check_step(self, event: MachineEvent | None, index: int, before: TaskState, after: TaskState) -> None:
+    def _check_step(
+        self, event: MachineEvent | None, index: int, before: TaskState, after: TaskState, transition: Transition
+    ) -> None:
         assert after.token >= before.token, "a token fell"
         assert after.attempt >= before.attempt
         if before.status in TERMINAL:
@@ -518,7 +520,8 @@ class Runs(RuleBasedStateMachine):
             else:
                 assert before.status is TaskStatus.SKIPPED
                 assert before.error == UPSTREAM_FAILED
-                assert after is UNTOUCHED or after.status is TaskStatus.SKIPPED
+                has_ended = transition.tasks[event.task].status in TERMINAL
+                assert has_ended or after is UNTOUCHED, "what came back went on before its need had ended"
 
     def _check_run(self) -> None:
         run, plan = self.run, self.plan
