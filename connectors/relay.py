@@ -37,7 +37,7 @@ STOP_SECONDS: Final = 3.0
 """How long records on their way may take after `stop`."""
 IDLE_SECONDS: Final = 1.0
 PACE_SECONDS: Final = 0.003
-"""At most one delivery is begun in this time while transactions keep coming; an idle relay is not held up."""
+"""At most one delivery is begun in this time while windows are large (`headrace.pace`)."""
 STANDBY_SECONDS: Final = 0.5
 BACKOFF_MAX_SECONDS: Final = 2.0
 
@@ -103,6 +103,7 @@ class Relay:
             pace.wait()
             window = self._read_window(self._stream)
             if window:
+                pace.begun(len(window.records))
                 self._deliver(window)
         if self._stop_by is not None:
             self._ownership.release()

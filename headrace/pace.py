@@ -2,13 +2,19 @@
 
 import time
 from collections.abc import Callable
+from typing import Final
+
+BUSY: Final = 8
+"""Records in a turn behind which a loop keeps its whole pace; behind fewer it waits in proportion, behind one not."""
 
 
 class Pace:
-    """At most one turn in `seconds`: a busy loop gathers more per turn, an idle one is not held up.
+    """At most one turn in `seconds` while turns move much: a busy loop gathers more per turn, an idle one is not held
+    up.
 
     Every turn has a price that does not depend on how much it moves (a request, a transaction, a wake-up of everybody
-    behind it). At half load those prices were most of the CPU of a step (docs/performance.md).
+    behind it). At half load those prices were most of the CPU of a step; under a light load there is CPU for them, and
+    waiting would only be latency (docs/performance.md).
     """
 
     def __init__(
@@ -22,12 +28,11 @@ class Pace:
         """Seconds until a turn may begin; not above zero: at once. For a loop that waits by other means."""
         return self._next - self._clock()
 
-    def begin(self) -> None:
-        """Begin a turn."""
-        self._next = self._clock() + self._seconds
-
     def wait(self) -> None:
-        """Wait until a turn may begin, and begin it."""
+        """Wait until a turn may begin."""
         if (left := self.left) > 0:
             self._sleep(left)
-        self.begin()
+
+    def begun(self, records: int) -> None:
+        """A turn has begun, with so many records."""
+        self._next = self._clock() + self._seconds * min(max(records - 1, 0), BUSY) / BUSY

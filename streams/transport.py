@@ -50,8 +50,7 @@ __all__ = ["Batch", "Body", "Host", "Lease", "Stats", "Transport", "run"]
 log = structlog.get_logger(__name__)
 
 PACE_SECONDS: Final = 0.004
-"""At most one batch of a topic is begun in this time while records keep coming (docs/performance.md); an idle agent is
-not held up."""
+"""At most one batch of a topic is begun in this time while batches are large (`headrace.pace`)."""
 DRAIN_SECONDS: Final = 5.0
 """How long a stop waits for the batches being applied; longer, and a process manager would lose patience."""
 LEAVE_SECONDS: Final = 3.0
@@ -150,7 +149,7 @@ class Transport:
                 await asyncio.sleep(seconds)
             if self._closing or (batch := self._inbox.take(topic)) is None:
                 return
-            pace.begin()
+            pace.begun(len(batch))
             await self._apply(batch, body)
 
     async def _apply(self, batch: Batch, body: Body) -> None:

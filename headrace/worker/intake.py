@@ -29,7 +29,7 @@ _log = structlog.get_logger("headrace.worker")
 
 POLL_SECONDS: Final = 0.2
 PACE_SECONDS: Final = 0.002
-"""The same for polls of commands: at most one in this time while commands keep coming."""
+"""At most one poll in this time while polls bring much (`headrace.pace`)."""
 REBUILD_SECONDS_MAX: Final = 5.0
 LEARN_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 30.0
@@ -118,6 +118,7 @@ class Intake(threading.Thread):
                     pace.wait()
                     messages += consumer.consume(room - 1, 0)  # ... and takes whatever else is here
                 if messages:
+                    pace.begun(len(messages))
                     watchdog.fed()
                     self._hand_over(messages)
                 elif watchdog.is_due:
