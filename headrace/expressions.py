@@ -157,8 +157,8 @@ class Template:
         return b"".join(pieces)
 
 
-class Condition:
-    """A compiled `if`. Immutable, and safe to share between threads."""
+class _Compiled:
+    """One compiled expression. Immutable, and safe to share between threads."""
 
     __slots__ = ("_expression",)
 
@@ -169,6 +169,12 @@ class Condition:
     def references(self) -> frozenset[str]:
         """Names of the tasks whose outputs it reads."""
         return self._expression.references
+
+
+class Condition(_Compiled):
+    """A compiled `if`."""
+
+    __slots__ = ()
 
     def evaluate(self, input: bytes, outputs: Outputs) -> bool:
         """Decide. Raises PayloadError(BAD_INPUT) when the evaluation fails or the answer is neither true nor false."""
@@ -182,18 +188,10 @@ class Condition:
         return answer
 
 
-class Value:
-    """A compiled `for` or `until` of a wait: one expression, and what it gives is no JSON yet. Immutable."""
+class Value(_Compiled):
+    """A compiled `for` or `until` of a wait: what it gives is no JSON yet."""
 
-    __slots__ = ("_expression",)
-
-    def __init__(self, expression: "_Expression") -> None:
-        self._expression = expression
-
-    @property
-    def references(self) -> frozenset[str]:
-        """Names of the tasks whose outputs it reads."""
-        return self._expression.references
+    __slots__ = ()
 
     def evaluate(self, input: bytes, outputs: Outputs, now: datetime) -> Any:
         """Text, a number, an instant, or anything else. Raises PayloadError(BAD_INPUT) when the evaluation fails."""

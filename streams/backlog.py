@@ -5,14 +5,13 @@ until less than nine tenths of the limit are under way, so that reading does not
 """
 
 import asyncio
-import time
 from typing import Any, Final
 
 import psycopg
 import structlog
 
 from headrace.errors import UnavailableError
-from state.queries.run import count_running
+from state.running import Running
 from state.sql import load
 from streams.metrics import Metrics
 from streams.sweeps import AWAY, OPTIONS
@@ -20,22 +19,16 @@ from streams.sweeps import AWAY, OPTIONS
 log = structlog.get_logger(__name__)
 _SQL = load("subscription")
 
-READ_SECONDS: Final = 1.0
-"""A count is as old as this at most, or as twenty times what it took; this process adds what it starts meanwhile."""
 GO_ON_SHARE: Final = 0.9
-_SHARE: Final = 20
 
 
 class Backlog:
-    """The runs that are running, over all namespaces; those that wait for people do not count."""
-
     def __init__(self, dsn: str, limit: int, metrics: Metrics) -> None:
         """limit: 0 for none."""
         self._dsn, self._limit, self._metrics = dsn, limit, metrics
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._counting = asyncio.Lock()
-        self._running = 0
-        self._read_next = 0.0
+        self._running = Running(limit)
         self._is_full = False
         self._waiting: dict[str, bool] = {}
         """By topic, as its subscriptions say in Postgres; of others it is not known what an earlier process left."""
@@ -48,8 +41,7 @@ class Backlog:
         async with self._counting:
             try:
                 connection = await self._connect()
-                if time.monotonic() >= self._read_next:
-                    await self._read(connection)
+                await self._running.refresh(connection)
                 self._judge()
                 if self._waiting.get(topic) is not self._is_full:
                     await psycopg.AsyncRawCursor(connection).execute(_SQL.text("note_wait"), (topic, self._is_full))
@@ -61,7 +53,7 @@ class Backlog:
 
     def add(self, runs: int) -> None:
         """This process started so many since the last count."""
-        self._running += runs
+        self._running.count += runs
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -76,17 +68,11 @@ class Backlog:
             )
         return self._connection
 
-    async def _read(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        began = time.monotonic()
-        self._running = await count_running(connection, self._limit)
-        ended = time.monotonic()
-        self._read_next = ended + max(READ_SECONDS, _SHARE * (ended - began))
-
     def _judge(self) -> None:
         was_full, limit = self._is_full, self._limit
-        self._is_full = self._running >= (limit * GO_ON_SHARE if was_full else limit)
+        self._is_full = self._running.count >= (limit * GO_ON_SHARE if was_full else limit)
         if self._is_full and not was_full:
             log.warning("records wait in Kafka: too many runs are under way", limit=limit)
             self._metrics.trigger_waits.inc()
         elif was_full and not self._is_full:
-            log.info("records start runs again", running=self._running)
+            log.info("records start runs again", running=self._running.count)

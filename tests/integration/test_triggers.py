@@ -14,11 +14,12 @@ from pydantic import SecretStr
 
 from headrace.embedded.broker import EmbeddedBroker
 from headrace.graph import from_data
+from state import running
 from state.plans import Plans
 from state.settings import EngineSettings
 from state.store import Store
 from state.workflows import publish
-from streams import backlog, trigger_agent
+from streams import trigger_agent
 from streams.backlog import Backlog
 from streams.batch import Batch
 from streams.clock import DatabaseClock
@@ -217,7 +218,7 @@ async def test_the_trace_of_the_record_goes_on_in_the_run(shop: Shop):
 async def full(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """A shop with as many runs as it takes, which looks again at once."""
     monkeypatch.setattr(trigger_agent, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(backlog, "READ_SECONDS", 0.0)
+    monkeypatch.setattr(running, "READ_SECONDS", 0.0)
     shop.subscribe()
     shop.fill()
     return shop
@@ -236,7 +237,8 @@ async def test_records_wait_while_too_many_runs_are_under_way_and_offsets_stay(f
     assert full.position() == [(None,)]
     assert full.fates() == []
     full.end(1)
-    await asyncio.sleep(0.2)
+    waited = full.metrics.trigger_wait_seconds._value.get()
+    await until(lambda: full.metrics.trigger_wait_seconds._value.get() > waited + 0.05)
     assert not waiting.done()  # 9 of 10: not below nine tenths yet
     full.end(1)
     await asyncio.wait_for(waiting, 15)

@@ -55,18 +55,19 @@ async def test_a_word_that_got_lost_in_faust_is_given_again(monkeypatch: pytest.
 
 
 async def test_a_topic_that_is_told_of_again_is_applied_again():
-    applied: list[str] = []
+    applied: asyncio.Queue[str] = asyncio.Queue()
 
     async def apply(topic: str, body: Body) -> None:
         await asyncio.sleep(0)
-        applied.append(topic)
+        applied.put_nowait(topic)
 
     host = FaustHost("test", {TOPIC: _body})
     serving = asyncio.create_task(host.serve(apply))
     try:
-        for turn in range(1, 6):
+        for _ in range(5):
             host.tell(TOPIC)
-            await _until(lambda turn=turn: len(applied) == turn)  # type: ignore[misc]  # of this turn
+            assert await asyncio.wait_for(applied.get(), 10) == TOPIC
+        assert applied.empty()
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)

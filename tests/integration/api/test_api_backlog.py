@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 import pytest
 from fastapi import FastAPI
 
-import api.backlog
 from api.app import create_app
+from state import running
 from tests.integration.api.conftest import Api, client
 
 LIMIT = 3
@@ -18,8 +18,8 @@ LIMIT = 3
 
 @pytest.fixture
 async def limited(settings, definitions, monkeypatch) -> AsyncGenerator[Api]:
-    monkeypatch.setattr(api.backlog, "READ_SECONDS", 0.0)
-    monkeypatch.setattr(api.backlog, "_SHARE", 0)
+    monkeypatch.setattr(running, "READ_SECONDS", 0.0)
+    monkeypatch.setattr(running, "SHARE", 0)
     app = create_app(settings.model_copy(update={"api_backlog_max": LIMIT}))
     async with app.router.lifespan_context(app), client(app) as api_of_app:
         for definition in definitions.values():
@@ -51,7 +51,7 @@ async def test_starts_are_taken_again_when_one_has_ended(limited, engine):
 
 
 async def test_between_two_counts_what_this_process_starts_counts(limited, monkeypatch):
-    monkeypatch.setattr(api.backlog, "READ_SECONDS", 60.0)
+    monkeypatch.setattr(running, "READ_SECONDS", 60.0)
     assert [(await start(limited))[0] for _ in range(LIMIT + 1)] == [201] * LIMIT + [429]
 
 
@@ -85,12 +85,16 @@ async def narrow(settings, definitions) -> AsyncGenerator[FastAPI]:
 async def test_a_start_goes_through_while_every_connection_for_reads_is_busy(narrow):
     database = narrow.state.wiring.database
 
+    busy = asyncio.Semaphore(0)
+
     async def read_slowly() -> None:
         async with database.reading() as connection:
+            busy.release()
             await connection.execute("SELECT pg_sleep(4)")
 
     readers = [asyncio.create_task(read_slowly()) for _ in range(2)]
-    await asyncio.sleep(0.3)
+    for _ in readers:
+        await asyncio.wait_for(busy.acquire(), 10)
     async with client(narrow) as api_of_app:
         began = time.monotonic()
         assert (await start(api_of_app))[0] == 201
