@@ -236,9 +236,8 @@ class HarnessRun:
     @property
     def outputs(self) -> dict[str, Any]:
         """What its tasks returned, as far as they have completed."""
-        done = (spec.name for spec in self._engine.plan.tasks)
-        found = {name: self.task(name) for name in done}
-        return {name: task.output for name, task in found.items() if task.status is TaskStatus.COMPLETED}
+        tasks = {spec.name: self.task(spec.name) for spec in self._engine.plan.tasks}
+        return {name: task.output for name, task in tasks.items() if task.status is TaskStatus.COMPLETED}
 
     @property
     def output(self) -> Any:
