@@ -104,6 +104,15 @@ OF_RUNS: Final = (
 )  # fmt: skip
 
 
+class _Slot(NamedTuple):
+    """A replication slot as it was when looked at. confirmed: a position; lag: bytes."""
+
+    is_active: bool
+    wal_status: str
+    confirmed: int
+    lag: int
+
+
 class _Examination:
     """One pass over one database. runs: how many of the newest runs are looked at, besides as many open ones and as
     many of the others; ALL for all.
@@ -113,6 +122,11 @@ class _Examination:
         self.connection, self.runs = connection, runs
         self.limit = SAMPLE if runs >= ALL else max(runs, 1)
         self.percent = 100.0
+        self.slots: dict[str, _Slot] = {}
+
+    async def look_at_slots(self) -> None:
+        """To be done before the snapshot: no snapshot holds slots, and a relay tells its own only what is committed."""
+        self.slots = {name: _Slot(*state) for name, *state in await self.rows("list_slots")}
 
     @property
     def is_full(self) -> bool:
@@ -154,26 +168,26 @@ class _Examination:
 
     # -- the engine ----------------------------------------------------------------------
     async def relay(self) -> Check:
-        rows = await self.rows("read_slot")
+        rows = await self.rows("list_relays")
         hint = "start a relay: `python -m connectors`"
         if not rows:
             return Check("relay", False, "no relay has ever worked here, so nothing reaches Kafka", 1, hint)
-        slot, owner, age, *_ = rows[0]
+        slot, owner, age, _ = rows[0]
         silent = age > RELAY_SECONDS_MAX
         return Check("relay", not silent, f"{owner} renewed slot {slot} {age:.1f} s ago", int(silent), hint)
 
     async def slot(self) -> Check:
         faults, details = 0, []
-        for slot, _, _, is_there, is_active, wal_status, lag, is_ahead in await self.rows("read_slot"):
-            faults += not (
-                is_there and is_active and wal_status != "lost" and (lag or 0) <= LAG_BYTES_MAX and not is_ahead
-            )
-            state = (
-                "missing"
-                if not is_there
-                else f"{'active' if is_active else 'idle'}, WAL {wal_status}, {lag or 0} bytes behind"
-            )
-            details.append(f"{slot}: {state}{', further than what was delivered' if is_ahead else ''}")
+        for name, _, _, delivered in await self.rows("list_relays"):
+            slot = self.slots.get(name)
+            if slot is None:
+                faults += 1
+                details.append(f"{name}: missing")
+                continue
+            is_ahead = slot.confirmed > delivered
+            faults += not slot.is_active or slot.wal_status == "lost" or slot.lag > LAG_BYTES_MAX or is_ahead
+            state = f"{'active' if slot.is_active else 'idle'}, WAL {slot.wal_status}, {slot.lag} bytes behind"
+            details.append(f"{name}: {state}{', further than what was delivered' if is_ahead else ''}")
         hint = "a relay that works makes a lost slot anew; what lags for long has no relay, or a Kafka that is away"
         return Check("slot", not faults, "; ".join(details) or "none yet", faults, hint)
 
@@ -325,6 +339,7 @@ async def examine(connection: Connection, *, runs: int = ALL, statement_seconds:
     makes its own check fail and the others go on; raises what a lost connection raises.
     """
     examination = _Examination(connection, runs)
+    await examination.look_at_slots()
     async with connection.transaction():
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         await connection.execute(_SETTINGS, (str(int(statement_seconds * 1000)),))

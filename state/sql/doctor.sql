@@ -31,12 +31,15 @@ SELECT array_agg(run_id)::text, count(*)::int, (array_agg(run_id ORDER BY run_id
 FROM (SELECT run_id FROM run WHERE run_id > %(after)s ORDER BY run_id LIMIT %(chunk)s) AS page;
 
 -- == the engine ============================================================================================================
--- name: read_slot
-SELECT o.slot, o.owner, extract(epoch FROM clock_timestamp() - o.renewed_at)::float8, s.slot_name IS NOT NULL, coalesce(s.active, false),
-       coalesce(s.wal_status, ''), pg_wal_lsn_diff(pg_current_wal_lsn(), coalesce(s.confirmed_flush_lsn, o.acked_lsn))::bigint,
-       coalesce(s.confirmed_flush_lsn > o.acked_lsn, false)
-FROM relay_owner o LEFT JOIN pg_replication_slots s ON s.slot_name = o.slot
-ORDER BY o.renewed_at DESC;
+-- name: list_slots
+SELECT slot_name, active, coalesce(wal_status, ''), coalesce(confirmed_flush_lsn - '0/0'::pg_lsn, 0)::bigint,
+       coalesce(pg_current_wal_lsn() - confirmed_flush_lsn, 0)::bigint
+FROM pg_replication_slots;
+
+-- name: list_relays
+SELECT slot, owner, extract(epoch FROM clock_timestamp() - renewed_at)::float8, (acked_lsn - '0/0'::pg_lsn)::bigint
+FROM relay_owner
+ORDER BY renewed_at DESC;
 
 -- name: list_failovers
 -- Timelines that others came before, of the last %(seconds)s, newest first.

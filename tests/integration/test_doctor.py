@@ -5,7 +5,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -399,3 +401,37 @@ def test_without_kafka_offsets_are_not_judged(monkeypatch: pytest.MonkeyPatch):
     assert found["ok"]
     assert found["detail"].startswith("not looked at")
     assert examine_offsets({"ok": True, "checks": [{"name": "clock", "ok": True}]}, "127.0.0.1:9") is None
+
+
+@contextmanager
+def relay_at_work(database: str) -> Iterator[None]:
+    """Commit positions and tell the slot, over and over, in the order of a relay."""
+    ended = threading.Event()
+
+    def work(connection: psycopg.Connection[Any]) -> None:
+        while not ended.is_set():
+            connection.execute("UPDATE relay_owner SET acked_lsn = pg_current_wal_lsn()")
+            connection.execute("SELECT pg_replication_slot_advance(slot, acked_lsn) FROM relay_owner")
+
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("SELECT pg_create_logical_replication_slot('doctor', 'pgoutput')")
+        connection.execute("INSERT INTO relay_owner VALUES ('doctor', 'box/4', 1, now(), pg_current_wal_lsn())")
+        thread = threading.Thread(target=work, args=(connection,))
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            connection.execute("DELETE FROM relay_owner")
+            connection.execute("SELECT pg_drop_replication_slot('doctor')")
+
+
+async def test_a_slot_that_moves_while_the_doctor_looks_is_not_ahead(
+    database: str, connection: psycopg.AsyncConnection[Any]
+):
+    with relay_at_work(database):
+        for _ in range(10):
+            found = {check.name: check for check in await examine(connection, runs=1)}["slot"]
+            assert "bytes behind" in found.detail
+            assert "further" not in found.detail
