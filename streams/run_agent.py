@@ -168,12 +168,12 @@ class RunAgent:
         await self._load({key for _, key, _ in told})
         requests = await self._requests(told)
         at = self._clock.now()
-        ended, lost = [], list[Told]()
+        lost = self._of_lost_future(told) if self._timeline.epoch else []
+        ended = []
         for one in told:
             run = self._cache.get(one.key)
-            if self._timeline.epoch and self._is_of_lost_future(one, run):
+            if one in lost:
                 self._refuse_lost_future(one, rows)
-                lost.append(one)
             elif run is None:
                 self._leave(one, rows)
             elif self._fold(run, one, requests, at, rows, substitute) and run.status in RUN_TERMINAL:
@@ -288,9 +288,17 @@ class RunAgent:
         if unreadable is not None and isinstance(told.event, Started | Succeeded | Failed | Returned):
             self._bury(rows, told.record, unreadable.run_id.bytes, unreadable.error.message)
 
-    def _is_of_lost_future(self, told: Told, run: StoredRun | None) -> bool:
-        """Whether an engine handed out what it tells of, and this database does not know that: it went back in time."""
-        event = told.event
+    def _of_lost_future(self, told: list[Told]) -> list[Told]:
+        """What an engine handed out, and this database does not know: it went back in time. An unknown run that may
+        have been removed, since it is older than the last run that was, proves nothing."""
+        unknown = [one for one in told if self._is_unknown_hand_out(one)]
+        if not any(self._cache.get(one.key) is None for one in unknown):
+            return unknown
+        ((removed_until,),) = self._database.fetch(_SQL.text("read_removed_until"))
+        return [one for one in unknown if self._cache.get(one.key) or _made_at(one.key) > removed_until]
+
+    def _is_unknown_hand_out(self, told: Told) -> bool:
+        event, run = told.event, self._cache.get(told.key)
         if isinstance(event, Requested):
             return False
         if run is not None:

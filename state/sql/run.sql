@@ -17,6 +17,10 @@ ORDER BY r.run_id;
 -- $1: inbox ids. A row that is missing is not visible yet.
 SELECT inbox_id, run_id, kind, body::text, actor, applied_at IS NOT NULL FROM inbox WHERE inbox_id = ANY($1::uuid[]);
 
+-- name: read_removed_until
+-- Seconds since 1970: a run that began later than that is still there. 0: none was removed.
+SELECT coalesce(max(extract(epoch FROM at)), 0)::float8 FROM watermark WHERE name = 'retention';
+
 -- name: insert_inbox
 INSERT INTO inbox (inbox_id, run_id, kind, body, actor) VALUES ($1, $2, $3, $4::json, $5);
 

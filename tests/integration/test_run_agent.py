@@ -28,11 +28,13 @@ from headrace.messages import (
 )
 from state.doctor import examine
 from state.outbox import unbundle
+from state.pipe import Pipe
 from state.plans import Plans
 from state.requests import request
 from state.settings import EngineSettings
 from state.starts import start_run
 from state.store import Rows, Store
+from state.timeline import FIRST, Timeline
 from state.workflows import publish
 from streams.batch import Batch
 from streams.clock import DatabaseClock
@@ -83,15 +85,18 @@ class Record:
 class Engine:
     """A run agent that owns partition 0, and hands on the statements that look at its database."""
 
-    def __init__(self, dsn: str, owner: str = "one") -> None:
+    def __init__(
+        self, dsn: str, owner: str = "one", timeline_of: Callable[[Pipe], Timeline] = lambda pipe: FIRST
+    ) -> None:
         self.store = Store(EngineSettings(postgres=dsn, secret=msgspec.convert(SECRET, str)))  # type: ignore[arg-type]
         self.dsn, self.plans, self.database = dsn, Plans(), Database(dsn)
         self.ownership = Ownership(self.database, owner)
         self.metrics = Metrics(CollectorRegistry())
         cache = RunCache(self.database, self.plans)
         self.agent = RunAgent(
-            self.store, self.ownership, self.database, cache, DatabaseClock(self.database), self.metrics
-        )
+            self.store, self.ownership, self.database, cache, DatabaseClock(self.database), self.metrics,
+            timeline_of=timeline_of,
+        )  # fmt: skip
         self.epoch, self.next = 0, 0
 
     def close(self) -> None:

@@ -1,16 +1,19 @@
 """What the engine makes of a database that is on another timeline than the one it noted last: rows say so in these
 tests. `tests/faults/test_failover.py` promotes a real standby under a whole engine."""
 
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import psycopg
 import pytest
+from uuid_utils import uuid7
 
 from connectors.ownership import Ownership
 from state.timeline import TOKENS_OF_AN_EPOCH, Timeline, find_timeline, read_timeline
 from tests.faults.starts import eventually, query
+from tests.integration.test_run_agent import Engine
 from tests.integration.test_sweeps import Yard
 
 PREDECESSOR = "UPDATE timeline SET number = number - 1"
@@ -70,6 +73,27 @@ def test_a_position_is_not_recorded_on_another_timeline_than_it_was_reached_on(d
         assert (ownership.delivered, ownership.recorded) == (16, 16)
     finally:
         ownership.close()
+
+
+# == the run agent =====================================================================================================
+async def test_a_late_answer_about_a_run_that_was_removed_is_no_lost_future(database: str):
+    read(database)
+    query(database, PREDECESSOR)
+    engine = Engine(database, timeline_of=lambda pipe: pipe.timeline)
+    try:
+        await engine.lease()
+        lost, removed = str(uuid7()), str(uuid7(nanoseconds=time.time_ns() - 3600 * 10**9))
+        await engine.apply(engine.succeeded(removed), engine.succeeded(lost))
+        assert lost_records(database) == 2
+        query(database, "INSERT INTO watermark VALUES ('retention', now() - interval '1 minute')")
+        await engine.apply(engine.succeeded(removed), engine.succeeded(lost))
+        assert lost_records(database) == 3
+    finally:
+        engine.close()
+
+
+def lost_records(database: str) -> int:
+    return int(query(database, "SELECT lost_records FROM timeline ORDER BY epoch DESC LIMIT 1")[0][0])
 
 
 # == the sweep =========================================================================================================
