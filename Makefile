@@ -19,8 +19,8 @@ demo: venv ## run every example to its end, with a worker killed midway
 	$(BIN)/python examples/demo.py
 
 .PHONY: test
-test: lint ## everything CI runs: lint, types, and all tests on a real Kafka and Postgres
-	$(BIN)/python -m pytest tests -q
+test: lint ## everything CI runs: lint, types, and all tests on a real Kafka and Postgres, in JOBS=2 processes
+	$(BIN)/python -m pytest tests -q -n $(or $(JOBS),2) --dist loadfile
 
 .PHONY: check
 check: lint ## what needs no service: format, lint, imports, types, unit tests

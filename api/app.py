@@ -17,6 +17,7 @@ from api import (
     errors,
     explain,
     health,
+    objects,
     openapi,
     parked_tasks,
     runs,
@@ -36,6 +37,7 @@ from api.settings import ApiSettings
 from api.wiring import Wiring
 from headrace import __version__
 from headrace.errors import ConfigurationError
+from headrace.object_store import ObjectStore
 from state.plans import Plans
 from state.store import Store
 
@@ -43,6 +45,7 @@ _ROUTERS = (
     workflows,
     runs,
     tasks,
+    objects,
     explain,
     approvals,
     parked_tasks,
@@ -97,8 +100,9 @@ def wire(settings: ApiSettings) -> Wiring:
     metrics = Metrics(database, plans, settings.namespace)
     feed = RunFeed(database, plans, settings.namespace)
     return Wiring(
-        settings, database, store, plans, InputSchemas(), metrics, feed, Backlog(settings.api_backlog_max, metrics)
-    )
+        settings, database, store, plans, InputSchemas(), metrics, feed, Backlog(settings.api_backlog_max, metrics),
+        ObjectStore(settings.objects) if settings.objects else None,
+    )  # fmt: skip
 
 
 @asynccontextmanager

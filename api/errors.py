@@ -19,6 +19,7 @@ from headrace.errors import (
     HeadraceError,
     KeyReusedError,
     MessageError,
+    MissingObjectError,
     NotFoundError,
     PayloadError,
     UnavailableError,
@@ -34,6 +35,7 @@ _STATUS: Final[Mapping[type[HeadraceError], int]] = {
     FencedError: 409,
     UnavailableError: 503,
     PayloadError: 422,
+    MissingObjectError: 404,
     KeyReusedError: 422,
 }
 _TITLE: Final = {

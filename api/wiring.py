@@ -14,6 +14,7 @@ from api.metrics import Metrics
 from api.pinned import load_plans
 from api.settings import ApiSettings
 from headrace.machine import Plan
+from headrace.object_store import ObjectStore
 from state.plans import Plans
 from state.queries.rows import Connection
 from state.store import Store
@@ -29,6 +30,8 @@ class Wiring:
     metrics: Metrics
     feed: RunFeed
     backlog: Backlog
+    objects: ObjectStore | None
+    """Where large results are; None: nowhere."""
     streams_open: int = 0
     """Server-sent event streams that are being sent."""
     is_draining: bool = False

@@ -14,7 +14,8 @@
     ├── KeyReusedError           HR-1010  the idempotency key was used with another body -> 422
     ├── NonRetryable             HR-1011  raised by a body: do not try again
     ├── RetryAfter               HR-1012  raised by a body: try again after this delay
-    └── AmbiguousError           HR-1013  raised by a body: its effect may have happened -> by the task's `effect`
+    ├── AmbiguousError           HR-1013  raised by a body: its effect may have happened -> by the task's `effect`
+    └── MissingObjectError       HR-1015  the object store lacks a large value, or has another -> 404; retry
 
 Named for what the caller does next. Ids are fields, not only prose. docs/errors.md has a section for each code.
 """
@@ -132,3 +133,9 @@ class AmbiguousError(HeadraceError):
     """
 
     code = "HR-1013"
+
+
+class MissingObjectError(HeadraceError):
+    """A large value that the object store does not have, or has with another content."""
+
+    code = "HR-1015"

@@ -110,7 +110,7 @@ class ExpressionError(ValueError):
 class Template:
     """A compiled `with`. Immutable, and safe to share between threads."""
 
-    __slots__ = ("_frame", "_parts", "_sole", "_splices", "_whole", "references")
+    __slots__ = ("_frame", "_parts", "_sole", "_splices", "_whole", "reads", "references")
 
     def __init__(self, frame: tuple[bytes, ...], parts: dict[int, "_Part"]) -> None:
         """frame: the JSON text in pieces; parts: by their places in the frame, which are empty there."""
@@ -124,6 +124,8 @@ class Template:
             for place, part in splices.items()
         ]
         self._parts = [(place, part) for place, part in parts.items() if place not in splices]
+        self.reads: frozenset[str] = frozenset().union(*(part.expression.references for _, part in self._parts))
+        """Those of them that it looks into; the others are only handed on."""
         self._sole = parts[0] if len(frame) == 1 and self._parts else None
         self._whole = splices[0].expression.root if len(frame) == 1 and splices else None
 
@@ -169,6 +171,8 @@ class _Compiled:
     def references(self) -> frozenset[str]:
         """Names of the tasks whose outputs it reads."""
         return self._expression.references
+
+    reads = references
 
 
 class Condition(_Compiled):

@@ -78,6 +78,8 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     """The body may start only once `Granted` names the worker's session."""
     exclusive: bool = False
     """Two bodies of this task must never overlap: one that cannot be stopped takes its process with it."""
+    inline: bool = False
+    """Its result is looked into by an expression, and so may not be a reference to an object store."""
     lookup: bool = False
     """`run` is the lookup: it tells what became of the effect of an attempt, and does nothing itself."""
     workflow: str = ""

@@ -25,6 +25,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from headrace.errors import PayloadError
 from headrace.messages import PAYLOAD_BYTES_MAX
+from headrace.object_store import refuse_references
 
 DEPTH_MAX: Final = 64
 INTEGER_MAX: Final = 2**63 - 1
@@ -48,24 +49,22 @@ def encode(value: object, *, annotation: Any = None) -> bytes:
     return encoder(annotation)(value)
 
 
-def encoder(annotation: Any = None) -> Callable[[object], bytes]:
+def encoder(annotation: Any = None, bytes_max: int = PAYLOAD_BYTES_MAX) -> Callable[[object], bytes]:
     """Prepare `encode` for one annotation; raises what pydantic raises for a type it has no schema for."""
-    convert = _converter(annotation)
+    convert = _converter(annotation, bytes_max)
 
     def run(value: object) -> bytes:
         if value is None and convert is None:
             return b"null"
         try:
-            plain = _Walk().copy(convert(value) if convert is not None else value, 0)
+            plain = _Walk(bytes_max).copy(convert(value) if convert is not None else value, 0)
             raw = _encode(plain)
         except _Refusal as e:
             raise _refused(e, value) from None
         except BaseException as e:  # whatever a user's object raises while it is looked at
             raise PayloadError(f"the result of type {type_name(value)} cannot be stored: {_explain(e)}") from None
-        if len(raw) > PAYLOAD_BYTES_MAX:
-            raise _refused(
-                _Refusal(f"is {len(raw)} bytes of JSON, more than {PAYLOAD_BYTES_MAX}", too_large=True), value
-            )
+        if len(raw) > bytes_max:
+            raise _refused(_Refusal(f"is {len(raw)} bytes of JSON, more than {bytes_max}", too_large=True), value)
         return raw
 
     return run
@@ -91,10 +90,12 @@ def check(raw: bytes) -> None:
         raise PayloadError(f"{len(raw)} bytes of JSON, more than {PAYLOAD_BYTES_MAX}", reason="INPUT_TOO_LARGE")
     try:
         value = _decode(raw)
-        walk = _Walk()
+        walk = _Walk(PAYLOAD_BYTES_MAX)
         walk.copy(value, 0)
         if raw.count(b":") != walk.keys:  # a colon inside a string, or a key that stands twice
             json.loads(raw, object_pairs_hook=_refuse_repeated_keys)
+        if b"$object" in raw or b"\\u" in raw:
+            refuse_references(_encode(value), "BAD_INPUT")
     except _Refusal as e:
         raise PayloadError(f"{_cut(e.path) or 'the value'} {e.problem}", reason="BAD_INPUT", path=e.path) from None
     except RecursionError:
@@ -136,10 +137,10 @@ class _Walk:
     a million times over ends as too large instead of filling the memory.
     """
 
-    __slots__ = ("keys", "room")
+    __slots__ = ("bytes_max", "keys", "room")
 
-    def __init__(self) -> None:
-        self.room = PAYLOAD_BYTES_MAX
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = self.room = bytes_max
         self.keys = 0
 
     def copy(self, value: Any, depth: int) -> Any:
@@ -154,7 +155,7 @@ class _Walk:
         if kind is float:
             return _finite(value)
         if self.room < 0:
-            raise _too_large()
+            raise _too_large(self.bytes_max)
         if depth >= DEPTH_MAX:
             raise _Refusal(f"is nested deeper than {DEPTH_MAX} levels (does it contain itself?)")
         if kind is dict:
@@ -166,7 +167,7 @@ class _Walk:
     def _text(self, value: str) -> str:
         self.room -= len(value)
         if self.room < 0:
-            raise _too_large()
+            raise _too_large(self.bytes_max)
         if "\0" in value:
             raise _Refusal("holds the character U+0000")
         if not value.isascii():
@@ -204,7 +205,7 @@ class _Walk:
         if isinstance(value, Enum):
             raise _not_json(value)
         if isinstance(value, BaseModel) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
-            return self.copy(_dump(_adapter(type(value)), value), depth + 1)
+            return self.copy(_dump(_adapter(type(value)), value, self.bytes_max), depth + 1)
         if isinstance(value, str):
             return self._text(str.__str__(value))
         if isinstance(value, int):
@@ -240,8 +241,8 @@ def _not_json(value: object) -> _Refusal:
     return _Refusal(f"holds {type_name(value)}, which is not JSON; declare it in the return annotation or convert it")
 
 
-def _too_large() -> _Refusal:
-    return _Refusal(f"is more than {PAYLOAD_BYTES_MAX} bytes of JSON", too_large=True)
+def _too_large(bytes_max: int) -> _Refusal:
+    return _Refusal(f"is more than {bytes_max} bytes of JSON", too_large=True)
 
 
 def _shown(key: str) -> str:
@@ -270,14 +271,14 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
     return TypeAdapter(annotation)
 
 
-def _converter(annotation: Any) -> Callable[[object], Any] | None:
+def _converter(annotation: Any, bytes_max: int) -> Callable[[object], Any] | None:
     """How a value becomes what the walk looks at; None when there is nothing to do."""
     if annotation is None or annotation is Any or annotation is object:
         return None
     adapter: TypeAdapter[Any] = TypeAdapter(annotation)
     if _is_plain(annotation):
         return adapter.validate_python
-    return lambda value: _dump(adapter, adapter.validate_python(value))
+    return lambda value: _dump(adapter, adapter.validate_python(value), bytes_max)
 
 
 def _is_plain(annotation: Any) -> bool:
@@ -290,20 +291,20 @@ def _is_plain(annotation: Any) -> bool:
     return origin in (list, Union, UnionType) and all(map(_is_plain, parts))
 
 
-def _dump(adapter: TypeAdapter[Any], value: object) -> Any:
+def _dump(adapter: TypeAdapter[Any], value: object, bytes_max: int) -> Any:
     """Write a declared value in pydantic's JSON form; that would silently turn NaN into null, hence the look before."""
-    _refuse_nonfinite(adapter.dump_python(value, warnings="error"))
+    _refuse_nonfinite(adapter.dump_python(value, warnings="error"), bytes_max)
     return adapter.dump_python(value, mode="json", warnings="error")
 
 
-def _refuse_nonfinite(value: Any) -> None:
+def _refuse_nonfinite(value: Any, bytes_max: int) -> None:
     """Iterative, so that it needs no depth limit; pydantic has already refused whatever contains itself."""
-    waiting, room = [value], PAYLOAD_BYTES_MAX
+    waiting, room = [value], bytes_max
     while waiting:
         item = waiting.pop()
         room -= 1
         if room < 0:
-            raise _too_large()
+            raise _too_large(bytes_max)
         if isinstance(item, float):
             _finite(item)
         elif isinstance(item, dict):

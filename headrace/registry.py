@@ -15,23 +15,22 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NotRequired, Required, TypeVar, overload
 
-import msgspec
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from headrace import payload
 from headrace.context import Context
 from headrace.errors import ConfigurationError, PayloadError
+from headrace.messages import PAYLOAD_BYTES_MAX
 
 F = TypeVar("F", bound=Callable[..., Any])
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Positional and keyword arguments of one call."""
-Binder = Callable[[Context, msgspec.Raw], Arguments]
+Binder = Callable[[Context, bytes], Arguments]
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 _QUEUE: Final = re.compile(r"[a-z][a-z0-9-]{0,49}")
 _NO_ARGUMENTS: Final[Arguments] = ((), {})
-_decode: Final = msgspec.json.Decoder().decode
 
 
 class Body:
@@ -48,13 +47,13 @@ class Body:
         self.bind: Binder = _not_prepared
         self.encode: Callable[[object], bytes] = payload.encoder()
 
-    def prepare(self) -> None:
-        """Read the annotations; raises ConfigurationError naming the function and what is wrong. Safe to repeat."""
-        if self.bind is not _not_prepared:
-            return
+    def prepare(self, bytes_max: int) -> None:
+        """Read the annotations; raises ConfigurationError naming the function and what is wrong. Safe to repeat.
+
+        bytes_max: most that its result may be, as JSON."""
         try:
             signature = inspect.signature(self.function, eval_str=True)
-            self.encode = payload.encoder(_declared(signature.return_annotation))
+            self.encode = payload.encoder(_declared(signature.return_annotation), bytes_max)
             self.bind = _binder(self.name, signature)
         except (NameError, PydanticUserError, TypeError, ValueError) as e:
             raise ConfigurationError(f"task {self.name!r}: its annotations cannot be used: {e}", task=self.name) from e
@@ -107,10 +106,12 @@ class Registry:
             raise ConfigurationError(f"two functions are registered as task {name!r}", task=name)
         self._bodies[name] = Body(name, function, queue)
 
-    def prepare(self) -> Mapping[str, Body]:
-        """Make every body ready to run; raises ConfigurationError for the first that cannot be."""
+    def prepare(self, bytes_max: int = PAYLOAD_BYTES_MAX) -> Mapping[str, Body]:
+        """Make every body ready to run; raises ConfigurationError for the first that cannot be.
+
+        bytes_max: most that a result may be, as JSON."""
         for body in self._bodies.values():
-            body.prepare()
+            body.prepare(bytes_max)
         return dict(self._bodies)
 
     def queues(self) -> tuple[str, ...]:
@@ -174,12 +175,12 @@ def _assemble(
     read_fields = fields.validator.validate_json if fields is not None else None
     read_whole = whole.validator.validate_json if whole is not None else None
 
-    def bind(ctx: Context, raw: msgspec.Raw) -> Arguments:
+    def bind(ctx: Context, raw: bytes) -> Arguments:
         try:
             # Both readings come from the bytes, so that pydantic applies its JSON rules ("2026-01-01" is a date).
-            named = read_fields(bytes(raw)) if read_fields is not None else {}
+            named = read_fields(raw) if read_fields is not None else {}
             if read_whole is not None:
-                named["input"] = read_whole(bytes(raw))
+                named["input"] = read_whole(raw)
         except ValidationError as e:
             raise PayloadError(payload.describe_validation(e), reason="BAD_INPUT") from None
         except Exception as e:  # a validator of the user's that raises something of its own
@@ -201,7 +202,7 @@ def _fields_adapter(fields: dict[str, Any]) -> TypeAdapter[dict[str, Any]] | Non
     return TypeAdapter(make("Input", fields))
 
 
-def _not_prepared(ctx: Context, raw: msgspec.Raw) -> Arguments:
+def _not_prepared(ctx: Context, raw: bytes) -> Arguments:
     raise ConfigurationError("this task was not prepared; hand its registry to a Worker")
 
 

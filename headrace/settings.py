@@ -46,6 +46,8 @@ class WorkerSettings(ClientSettings):
     """How long running bodies may take to finish after SIGTERM."""
     worker_name: str | None = None
     """A name for people; host and pid when left out. Never an identity."""
+    objects: str = ""
+    """Object store for large results: `file:///folder` that all hosts share, `s3://bucket/prefix`; empty: none."""
     topic_ids: bool = True
     """Whether the broker can tell topic ids; the embedded one cannot."""
 

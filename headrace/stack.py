@@ -97,6 +97,7 @@ class Stack:
             "HEADRACE_API_DRAIN_SECONDS": "1",
             "HEADRACE_DRAIN_SECONDS": f"{DRAIN_SECONDS:g}",
             "HEADRACE_LOG_LEVEL": log_level,
+            "HEADRACE_OBJECTS": (self.data / "objects").as_uri(),
             "HEADRACE_TOPIC_IDS": "true" if kafka else "false",
         }
         self._worker_settings = {"HEADRACE_LOG_LEVEL": worker_log_level or log_level}

@@ -62,7 +62,19 @@ from headrace.machine import (
     compile_plan,
 )
 from headrace.machine.status import RUN_TERMINAL
-from headrace.messages import Command, Due, Error, Failed, Lost, RunId, Started, Succeeded, make_nonce
+from headrace.messages import (
+    PAYLOAD_BYTES_MAX,
+    Command,
+    Due,
+    Error,
+    Failed,
+    Lost,
+    RunId,
+    Started,
+    Succeeded,
+    make_nonce,
+)
+from headrace.object_store import OBJECT_BYTES_MAX, ObjectStore
 from headrace.registry import Registry
 from headrace.registry import default as default_registry
 from headrace.worker.execution import Execution
@@ -243,7 +255,7 @@ class HarnessRun:
     def output(self) -> Any:
         """What came out of it, by the `output` of the workflow; None before its end, and without one."""
         finish = self._run.finish
-        return None if finish is None or finish.output is None else msgspec.json.decode(finish.output)
+        return None if finish is None or finish.output is None else self._engine.value(self._run, finish.output)
 
     @property
     def output_error(self) -> str | None:
@@ -260,7 +272,7 @@ class HarnessRun:
         index = self._engine.spec(name).index
         state = self._run.state.task(index)
         is_done = state.status is TaskStatus.COMPLETED
-        output = msgspec.json.decode(self._run.outputs.get(index, b"null")) if is_done else None
+        output = self._engine.value(self._run, self._run.outputs.get(index, b"null")) if is_done else None
         due_at = None if state.due_at is None else from_microseconds(state.due_at)
         return HarnessTask(state.status, state.attempt, output, _in_words(state.error), due_at)
 
@@ -321,13 +333,14 @@ class _Engine:
         self.workflow: Final = workflow
         self.plan: Final[Plan] = compile_plan(workflow)
         self.at = at
-        self._bodies = registry.prepare()
+        self._objects = _objects()
+        self._bodies = registry.prepare(PAYLOAD_BYTES_MAX if self._objects is None else OBJECT_BYTES_MAX)
         _check_bodies(self.plan, self._bodies)
         self._timers: list[_Timer] = []
         self._order = count()
         self._commands: deque[tuple[_Run, Dispatch]] = deque()
         self._runner: asyncio.Runner | None = None
-        self._execution = Execution(SESSION, lambda: SESSION, None)
+        self._execution = Execution(SESSION, lambda: SESSION, None, self._objects)
         self._ends: dict[str, deque[_End]] = {}
         self._runs = 0
 
@@ -413,14 +426,18 @@ class _Engine:
         name = (spec.lookup if action.lookup else spec.run) or ""
         command = Command(
             action.task, spec.name, name, action.attempt, action.token, nonce, msgspec.Raw(action.input),
-            timeout=spec.timeout, exclusive=spec.exclusive, lookup=action.lookup, workflow=self.plan.name,
-            version=self.plan.version,
+            timeout=spec.timeout, exclusive=spec.exclusive, inline=spec.is_read or action.lookup, lookup=action.lookup,
+            workflow=self.plan.name, version=self.plan.version,
         )  # fmt: skip
         attempt = _VirtualAttempt(run.run_id.encode(), command, self.at)
         body = attempt.body = self._bodies[name]
         if not body.is_async:
             return self._execution.attend_in_thread(attempt)
         return self._apart(lambda: self._loop().run(self._execution.attend(attempt)))
+
+    def value(self, run: "_Run", raw: bytes) -> Any:
+        """A result as the body returned it, also one that is too large for a message."""
+        return msgspec.json.decode(raw if self._objects is None else self._objects.fill(run.run_id, raw))
 
     def _loop(self) -> asyncio.Runner:
         self._runner = self._runner or asyncio.Runner()
@@ -434,6 +451,13 @@ class _Engine:
             return act()
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(act).result()
+
+
+def _objects() -> ObjectStore | None:
+    try:
+        return ObjectStore("memory:///", above=PAYLOAD_BYTES_MAX)
+    except ConfigurationError:  # without `headrace[objects]` large results are refused, as by a worker without a store
+        return None
 
 
 class _Run:

@@ -42,8 +42,8 @@ LATE_SECONDS: Final = 10.0
 """Timers, requests and dead sessions older than this should have been swept several times."""
 PASS_SECONDS_MAX: Final = 60.0
 """Every sweep passes within seconds."""
-SLOW_PASS_SECONDS_MAX: Final = 900.0
-SLOW_SWEEPS: Final = frozenset({"retention"})
+SLOW_SWEEPS: Final = {"retention": 900.0, "objects": 3 * 3600.0}
+"""Other most seconds of those that have pauses of minutes between their passes."""
 FAILOVER_SECONDS: Final = 7 * 86_400.0
 """So long a failover that lost something counts as wrong: nobody should miss it, and nothing can undo it."""
 EXAMPLES_MAX: Final = 3
@@ -222,11 +222,7 @@ class _Examination:
 
     async def sweeps(self) -> Check:
         passes = await self.rows("list_passes")
-        late = [
-            f"{name} {age:.0f} s ago"
-            for name, age in passes
-            if age > (SLOW_PASS_SECONDS_MAX if name in SLOW_SWEEPS else PASS_SECONDS_MAX)
-        ]
+        late = [f"{name} {age:.0f} s ago" for name, age in passes if age > SLOW_SWEEPS.get(name, PASS_SECONDS_MAX)]
         detail = f"late: {', '.join(late)}" if late else f"{len(passes)} sweeps have passed lately"
         return Check("sweeps", not late, detail if passes else "none has ever passed", len(late), "see to `streams`")
 

@@ -24,6 +24,8 @@ class EngineSettings(BaseSettings):
     namespace: str = "default"
     lease_seconds: float = Field(default=30.0, gt=0.2, le=3600)
     outbox: Literal["messages", "table"] = "messages"
+    objects: str = ""
+    """Object store for large results, the same as the workers'; empty: none."""
     host: Literal["faust", "plain"] = "faust"
     topic_ids: bool = True
     """False for a log that cannot describe its topics (the embedded broker); then `log_id` names the log's identity."""

@@ -256,6 +256,7 @@ class Rows:
             timeout=spec.timeout,
             claim=spec.claims and not action.lookup,
             exclusive=spec.exclusive and not action.lookup,
+            inline=spec.is_read or action.lookup,
             lookup=action.lookup,
             workflow=run.plan.name,
             version=run.plan.version,

@@ -20,6 +20,7 @@ import uvloop
 from prometheus_client import CollectorRegistry, start_http_server
 
 from headrace.errors import UnavailableError
+from headrace.object_store import ObjectStore
 from state.pipe import Pipe
 from state.plans import Plans
 from state.store import Store
@@ -76,7 +77,10 @@ async def serve(settings: StreamsSettings, *, fails_over: bool = False) -> None:
     database = Database(settings.postgres)
     owner = f"{os.uname().nodename}/{os.getpid()}/{uuid4().hex[:8]}"
     ownership, clock = Ownership(database, owner), DatabaseClock(database)
-    sweeps = Sweeps(store, plans, topics, metrics, retention_days=settings.retention_days, fails_over=fails_over)
+    objects = ObjectStore(settings.objects) if settings.objects else None
+    sweeps = Sweeps(
+        store, plans, topics, metrics, retention_days=settings.retention_days, fails_over=fails_over, objects=objects
+    )
     timeline_of: Callable[[Pipe], Timeline] = attrgetter("timeline") if fails_over else lambda _: FIRST
     runs = RunAgent(
         store, ownership, database, RunCache(database, plans), clock, metrics, sweeps.expect_timer, timeline_of

@@ -21,6 +21,7 @@ from uuid_utils import uuid7
 
 from headrace.errors import UnavailableError
 from headrace.messages import Abort, Due, Event, Lost, Requested, Tick, encode, make_nonce
+from headrace.object_store import ObjectStore
 from state.counters import add_counters
 from state.outbox import Record, emit
 from state.plans import Plans
@@ -30,6 +31,7 @@ from state.timeline import find_timeline
 from streams.bulk_replay import BulkReplay
 from streams.clock import Steps
 from streams.metrics import Metrics
+from streams.objects import Objects
 from streams.received import Received
 from streams.retention import Retention
 from streams.topics import Log, Topics
@@ -64,8 +66,10 @@ class Sweeps:
         *,
         retention_days: float = 0.0,
         fails_over: bool = False,
+        objects: ObjectStore | None = None,
     ) -> None:
-        """fails_over: whether the database may become another one."""
+        """fails_over: whether the database may become another one. objects: where large results are."""
+        self._objects = objects
         self._fails_over, self._retention_days = fails_over, retention_days
         self._strays: set[Stray] = set()
         self._store, self._plans, self._topics, self._metrics = store, plans, topics, metrics
@@ -83,6 +87,7 @@ class Sweeps:
         follow = [lambda: self._run("strays", self._stop_strays, _pause(beat))] if self._fails_over else []
         return [
             *follow,
+            *self._object_sweep(),
             lambda: self._run("timers", self._timers, self._until_timer),
             lambda: self._run("ticks", self._ticks, _pause(beat)),
             lambda: self._run("sessions", self._sessions, _pause(beat)),
@@ -96,6 +101,12 @@ class Sweeps:
             lambda: self._run("replays", bulk.replay, bulk.until_due),
             lambda: self._run("replayed records", bulk.note_published, _pause(5.0)),
         ]
+
+    def _object_sweep(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        if self._objects is None:
+            return []
+        objects = Objects(self._objects)
+        return [lambda: self._run("objects", objects.purge, objects.until_due)]
 
     def expect_timer(self, due_at: int) -> None:
         """A timer was set in this process: look before the next tick."""

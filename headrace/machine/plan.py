@@ -64,6 +64,8 @@ class WaitPlan(msgspec.Struct, frozen=True):
     def references(self) -> frozenset[str]:
         return self.value.references if self.value is not None else frozenset()
 
+    reads = references
+
     def due_at(self, at: int, input: bytes, outputs: Outputs, given: bytes | None) -> int:
         """When a wait that begins at `at` is over. given: JSON of an operator, in place of what was written.
 
@@ -101,8 +103,8 @@ class TaskPlan:
 
     __slots__ = (
         "approval", "claims", "condition", "dependants", "effect", "exclusive", "index", "is_chained", "is_plain",
-        "is_referenced", "join", "lookup", "name", "needs", "queue", "quorum", "retry", "run", "template", "timeout",
-        "wait",
+        "is_read", "is_referenced", "join", "lookup", "name", "needs", "queue", "quorum", "retry", "run", "template",
+        "timeout", "wait",
     )  # fmt: skip
 
     def __init__(
@@ -142,6 +144,8 @@ class TaskPlan:
         self.dependants: tuple[int, ...] = ()
         self.is_referenced = False
         """Some template or condition reads its output, so the machine must keep it."""
+        self.is_read = False
+        """Some of them looks into it, so it must be there as a value."""
 
 
 class Plan:
@@ -168,13 +172,18 @@ class Plan:
             for need in task.needs:
                 dependants[need].append(task.index)
             for source in (task.template, task.condition, task.wait):
-                for name in source.references if source else ():
-                    tasks[self.index[name]].is_referenced = True
-        for name in output.references if output else ():
-            tasks[self.index[name]].is_referenced = True
+                self._mark(tasks, source)
+        self._mark(tasks, output)
         for task, after in zip(tasks, dependants, strict=True):
             task.dependants = tuple(after)
         self.is_wide = any(len(after) > WIDE for after in dependants)
+
+    def _mark(self, tasks: list[TaskPlan], source: Template | Condition | WaitPlan | None) -> None:
+        if source is not None:
+            for name in source.references:
+                tasks[self.index[name]].is_referenced = True
+            for name in source.reads:
+                tasks[self.index[name]].is_read = True
 
 
 def _compile_wait(wait: "Wait") -> WaitPlan:

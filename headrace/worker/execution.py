@@ -11,7 +11,9 @@ from opentelemetry.trace import Tracer
 from headrace import failure
 from headrace.attempt import Answer, Attempt
 from headrace.context import Context, running
-from headrace.errors import AmbiguousError, InvariantError
+from headrace.errors import AmbiguousError, ConfigurationError, InvariantError, PayloadError
+from headrace.messages import PAYLOAD_BYTES_MAX
+from headrace.object_store import MARK, ObjectStore, refuse_references
 from headrace.registry import Body
 from headrace.tracing import attempt_span, record_outcome
 
@@ -20,8 +22,12 @@ class Execution:
     """Carries out attempts. Whatever a body raises ends in its answer, SystemExit and KeyboardInterrupt included: no
     body may stop the worker that runs it, and with it the bodies of others."""
 
-    def __init__(self, worker: str, session_id: Callable[[], str], tracer: Tracer | None) -> None:
-        self._worker, self._session_id, self._tracer = worker, session_id, tracer
+    def __init__(
+        self, worker: str, session_id: Callable[[], str], tracer: Tracer | None, objects: ObjectStore | None = None
+    ) -> None:
+        """objects: where large results go; None: nowhere, and they are refused."""
+        self._worker, self._session_id, self._tracer, self._objects = worker, session_id, tracer, objects
+        self._above = PAYLOAD_BYTES_MAX if objects is None else min(objects.above, PAYLOAD_BYTES_MAX)
         # Chosen once: without a tracer, no trace of tracing on the hot path.
         self.attend: Callable[[Attempt], Coroutine[None, None, Answer]]
         """Run an async body on this event loop."""
@@ -48,8 +54,13 @@ class Execution:
 
     async def _carry_out(self, attempt: Attempt) -> Answer:
         try:
-            body, args, kwargs = _begin(attempt)
+            body, input = _begin(attempt)
+            if MARK in input:
+                input = await asyncio.to_thread(self._fill, attempt, input)
+            args, kwargs = _bind(body, attempt, input)
             output = body.encode(await body.function(*args, **kwargs))
+            if len(output) > self._above or MARK in output:
+                output = await asyncio.to_thread(self._keep, attempt, output)
         except GeneratorExit:
             raise  # the loop itself is going away
         except BaseException as e:
@@ -58,11 +69,34 @@ class Execution:
 
     def _carry_out_sync(self, attempt: Attempt) -> Answer:
         try:
-            body, args, kwargs = _begin(attempt)
+            body, input = _begin(attempt)
+            if MARK in input:
+                input = self._fill(attempt, input)
+            args, kwargs = _bind(body, attempt, input)
             output = body.encode(body.function(*args, **kwargs))
+            if len(output) > self._above or MARK in output:
+                output = self._keep(attempt, output)
         except BaseException as e:
             return self._failed(attempt, e)
         return attempt.succeeded(output, self._session_id(), self._worker)
+
+    def _fill(self, attempt: Attempt, input: bytes) -> bytes:
+        if self._objects is None:
+            raise ConfigurationError("the input has values in an object store: give this worker HEADRACE_OBJECTS too")
+        return self._objects.fill(attempt.run_id, input)
+
+    def _keep(self, attempt: Attempt, output: bytes) -> bytes:
+        """The reference to a large result, where one may stand for it."""
+        refuse_references(output)
+        if self._objects is not None and not attempt.command.inline:
+            return self._objects.put(attempt.run_id, output)
+        if len(output) <= PAYLOAD_BYTES_MAX:
+            return output
+        raise PayloadError(
+            f"the result is {len(output)} bytes of JSON, more than {PAYLOAD_BYTES_MAX}, and an expression of the "
+            "workflow looks into it: let it name the whole output, or return that part apart",
+            "RESULT_TOO_LARGE",
+        )
 
     def _failed(self, attempt: Attempt, error: BaseException) -> Answer:
         """What is said once more after an effect began cannot tell whether it happened."""
@@ -72,13 +106,16 @@ class Execution:
         return attempt.failed(described, self._session_id(), self._worker)
 
 
-def _begin(attempt: Attempt) -> tuple[Body, Any, Any]:
+def _begin(attempt: Attempt) -> tuple[Body, bytes]:
     attempt.begin()
     if attempt.stop is not None:  # given up between its turn and now, as a hand-out that never began
         raise asyncio.CancelledError
     if attempt.body is None:
         raise InvariantError("an attempt without a body was started")
+    return attempt.body, bytes(attempt.command.input)
+
+
+def _bind(body: Body, attempt: Attempt, input: bytes) -> tuple[Any, Any]:
     context = Context(attempt)
     running.set(context)
-    args, kwargs = attempt.body.bind(context, attempt.command.input)
-    return attempt.body, args, kwargs
+    return body.bind(context, input)

@@ -18,6 +18,7 @@ from msgspec import Raw
 from headrace.attempt import ABANDONED, Answer, Attempt, Name, Stop
 from headrace.listing import Listing
 from headrace.messages import Abort, Error, Failed, Granted, Heartbeat, Returned, Succeeded, encode
+from headrace.object_store import ObjectStore
 from headrace.registry import Body
 from headrace.tracing import attempt_tracer
 from headrace.worker.execution import Execution
@@ -63,10 +64,11 @@ class Hold:
         reports: Reports,
         stats: Stats,
         loop: asyncio.AbstractEventLoop,
+        objects: ObjectStore | None = None,
         listing: Listing | None = None,
         on_session: Callable[[], object] = lambda: None,
     ) -> None:
-        """listing: where the worker's parent reads what is held, when there is one."""
+        """objects: where large results go. listing: where the worker's parent reads what is held, when there is one."""
         self._bodies, self._worker, self._queues = bodies, worker, queues
         self._slots, self._prefetch = slots, max(prefetch, slots)
         self._reports, self._stats, self._loop = reports, stats, loop
@@ -75,7 +77,7 @@ class Hold:
         self.session = Session(lease_seconds)
         """Replaced, never changed, when the worker fences itself."""
         self.room = Room(min(self._prefetch, 2 * slots))
-        self._execution = Execution(worker, lambda: self.session.id, attempt_tracer())
+        self._execution = Execution(worker, lambda: self.session.id, attempt_tracer(), objects)
         self._threads = Threads(
             slots,
             loop=loop,

@@ -23,6 +23,8 @@ import structlog
 from headrace import registry as registry_module
 from headrace.errors import ConfigurationError
 from headrace.listing import Listing
+from headrace.messages import PAYLOAD_BYTES_MAX
+from headrace.object_store import OBJECT_BYTES_MAX, ObjectStore
 from headrace.registry import Body, Registry
 from headrace.settings import WorkerSettings
 from headrace.worker.broker import Broker, Link
@@ -48,6 +50,7 @@ class Worker:
     registry: the bodies; the module-level one when left out.
     queues: those to serve; when left out, the ones the bodies name.
     slots: bodies that run at once. prefetch: most commands held, waiting or running; fewer while bodies are slow.
+    objects: URL of the object store for large results; empty: there is none.
     listing: where a parent process reads what is held; `headrace worker` has one.
     Raises ConfigurationError when a body's annotations cannot be used, or nothing is registered.
     """
@@ -66,10 +69,12 @@ class Worker:
         drain_seconds: float = 20.0,
         topic_ids: bool = True,
         kafka_options: Mapping[str, str] | None = None,
+        objects: str = "",
         listing: Listing | None = None,
     ) -> None:
         registry = registry_module.default if registry is None else registry
-        self._bodies: Mapping[str, Body] = registry.prepare()
+        self._objects = ObjectStore(objects) if objects else None
+        self._bodies: Mapping[str, Body] = registry.prepare(OBJECT_BYTES_MAX if objects else PAYLOAD_BYTES_MAX)
         if not self._bodies:
             raise ConfigurationError("this worker has nothing to run: no function is registered with @task")
         if slots < 1 or prefetch < 1 or lease <= 0:
@@ -103,6 +108,7 @@ class Worker:
             drain_seconds=settings.drain_seconds,
             topic_ids=settings.topic_ids,
             kafka_options=settings.kafka_options,
+            objects=settings.objects,
             listing=listing,
         )
 
@@ -187,6 +193,7 @@ class Worker:
             reports=reports,
             stats=self.stats,
             loop=loop,
+            objects=self._objects,
             listing=self._listing,
             on_session=self._note,
         )

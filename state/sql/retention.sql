@@ -42,6 +42,13 @@ SELECT (SELECT count(*) FROM runs)::int,
                  ORDER BY run_id DESC LIMIT 1),
                 (SELECT run_id FROM page ORDER BY run_id DESC LIMIT 1));
 
+-- name: find_removed_runs
+-- Those of the runs $1 that retention has removed. One that is unknown and began later than the last of those was not.
+SELECT given.run_id
+FROM unnest($1::uuid[]) AS given (run_id)
+JOIN watermark w ON w.name = 'retention' AND given.run_id < first_id_of(w.at)
+WHERE NOT EXISTS (SELECT FROM run WHERE run.run_id = given.run_id);
+
 -- name: purge_trigger_events
 -- $1 seconds, $2 at most. By place in the table, which is the order of time.
 DELETE FROM trigger_event

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -404,7 +404,7 @@ def test_without_kafka_offsets_are_not_judged(monkeypatch: pytest.MonkeyPatch):
 
 
 @contextmanager
-def relay_at_work(database: str) -> Iterator[None]:
+def relay_at_work(database: str) -> Generator[None]:
     """Commit positions and tell the slot, over and over, in the order of a relay."""
     ended = threading.Event()
 

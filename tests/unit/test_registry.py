@@ -22,7 +22,7 @@ def call(function: Any, input: object) -> Any:
     registry = Registry()
     registry.task("body")(function)
     body = registry.prepare()["body"]
-    args, kwargs = body.bind(CONTEXT, msgspec.Raw(msgspec.json.encode(input)))
+    args, kwargs = body.bind(CONTEXT, msgspec.json.encode(input))
     result = body.function(*args, **kwargs)
     return asyncio.run(result) if body.is_async else result
 
