@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from api import (
     approvals,
+    control,
     dead_letters,
     errors,
     explain,
@@ -44,6 +45,7 @@ from state.store import Store
 _ROUTERS = (
     workflows,
     runs,
+    control,
     tasks,
     objects,
     explain,

@@ -19,10 +19,10 @@ from api.paging import ByHistory, ById, Limit, PageToken, parse, token
 from api.pinned import full_counts, last_tasks
 from api.schemas import (
     Accepted,
-    CancelBody,
     EmptyBody,
     HistoryItem,
     HistoryPage,
+    ReasonBody,
     Run,
     RunPage,
     StartBody,
@@ -275,12 +275,12 @@ def history_item(plan: Plan, row: HistoryRow) -> HistoryItem:
     "/runs/{run_id}/cancel",
     status_code=202,
     responses=answers({202: Accepted}, 404, 408, 409, 413, 415),
-    openapi_extra=body(CancelBody, required=False),
+    openapi_extra=body(ReasonBody, required=False),
 )
 async def cancel(run_id: str, request: Request, wired: Wired) -> Response:
     """Ask that a run end now. It survives any crash once answered; bodies that run are told to stop."""
     id_ = parse_id(run_id, "run")
-    asked, content = await read(request, CancelBody)
+    asked, content = await read(request, ReasonBody)
     who = actor(request)
 
     async def act(connection: Connection) -> Answer:

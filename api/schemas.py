@@ -104,7 +104,7 @@ class StartBody(msgspec.Struct, forbid_unknown_fields=True):
     """A UUIDv7, when the caller wants to know it beforehand."""
 
 
-class CancelBody(msgspec.Struct, forbid_unknown_fields=True):
+class ReasonBody(msgspec.Struct, forbid_unknown_fields=True):
     reason: Text = ""
 
 

@@ -44,7 +44,7 @@ _PROBES: Final = """
 SELECT (r.input ->> 'due')::float / 1e6, extract(epoch FROM r.finished_at)::float - (r.input ->> 'due')::float / 1e6
 FROM run r JOIN workflow_version v USING (version_id)
 WHERE v.name = %(probe)s AND (r.input ->> 'due')::float / 1e6 > %(since)s ORDER BY 1"""
-_OPEN: Final = "SELECT count(*) FROM run WHERE status IN ('running', 'waiting', 'needs_attention')"
+_OPEN: Final = "SELECT count(*) FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention')"
 _STATUSES: Final = "SELECT status::text, count(*) FROM run GROUP BY 1"
 
 Flood = Callable[[Bench, float, float], "subprocess.Popen[str]"]

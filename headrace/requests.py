@@ -181,6 +181,22 @@ def cancel(run_id: str, reason: str = "") -> Flow[None]:
     yield from _write(f"/runs/{_part(run_id)}/cancel", msgspec.json.encode({"reason": reason}), object)
 
 
+def pause(run_id: str, reason: str = "") -> Flow[None]:
+    """Let nothing new of a run begin; what runs goes on to its end. Raises ConflictError when it has ended, or is
+    paused."""
+    yield from _write(f"/runs/{_part(run_id)}/pause", msgspec.json.encode({"reason": reason}), object)
+
+
+def resume(run_id: str, reason: str = "") -> Flow[None]:
+    """End a pause of a run. Raises ConflictError when it is not paused."""
+    yield from _write(f"/runs/{_part(run_id)}/resume", msgspec.json.encode({"reason": reason}), object)
+
+
+def terminate(run_id: str, reason: str = "") -> Flow[None]:
+    """End a run by force, without any clean-up. Raises ConflictError when it is over."""
+    yield from _write(f"/runs/{_part(run_id)}/terminate", msgspec.json.encode({"reason": reason}), object)
+
+
 def release(run_id: str) -> Flow[None]:
     """Let a run go on that stands aside. Raises ConflictError when it does not."""
     yield from _write(f"/runs/{_part(run_id)}/release", b"{}", object)

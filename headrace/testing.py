@@ -46,22 +46,25 @@ from headrace.machine import (
     KeepOutput,
     MachineEvent,
     Park,
+    Paused,
     Plan,
     Replayed,
     Resolved,
+    Resumed,
     RunState,
     RunStatus,
     SetTimer,
     TaskPlan,
     TaskState,
     TaskStatus,
+    Terminated,
     Transition,
     Unpark,
     advance,
     begin,
     compile_plan,
 )
-from headrace.machine.status import RUN_TERMINAL
+from headrace.machine.status import PAUSED, RUN_TERMINAL
 from headrace.messages import (
     PAYLOAD_BYTES_MAX,
     Command,
@@ -290,6 +293,25 @@ class HarnessRun:
         if self.status in RUN_TERMINAL:
             raise ConflictError(f"the run is {self.status} already", run_id=self.run_id)
         self._act(Cancelled(reason, by))
+
+    def terminate(self, reason: str = "", *, by: str = "") -> None:
+        """End it by force: as a cancel, and without any clean-up. Raises ConflictError when it has ended."""
+        if self.status in RUN_TERMINAL:
+            raise ConflictError(f"the run is {self.status} already", run_id=self.run_id)
+        self._act(Terminated(reason, by))
+
+    def pause(self, reason: str = "", *, by: str = "") -> None:
+        """Let nothing new begin; what runs and what waits goes on. Raises ConflictError when it is paused, or has
+        ended."""
+        if self.status in RUN_TERMINAL or self._run.state.control & PAUSED:
+            raise ConflictError(f"the run is {self.status} already", run_id=self.run_id)
+        self._act(Paused(PAUSED, reason, by))
+
+    def resume(self, reason: str = "", *, by: str = "") -> None:
+        """End a pause: what it withheld begins. Raises ConflictError when it is not paused."""
+        if not self._run.state.control & PAUSED:
+            raise ConflictError(f"the run is {self.status}, and not paused", run_id=self.run_id)
+        self._act(Resumed(PAUSED, reason, by))
 
     def replay(self, task: str, *, input: Any = None, by: str = "") -> None:
         """Send a failed task out again. input: in place of what it was given. Raises ConflictError when it has not
@@ -557,6 +579,10 @@ class _Run:
                 self._note("decided", event.task, detail=f"{event.outcome}{by}")
             case Cancelled():
                 self._note("cancelled", detail=event.reason)
+            case Terminated():
+                self._note("terminated", detail=event.reason)
+            case Paused() | Resumed():
+                self._note("paused" if isinstance(event, Paused) else "resumed", detail=event.reason)
             case Replayed():
                 self._note("replayed", event.task)
             case Resolved():

@@ -36,7 +36,7 @@ class Run(msgspec.Struct, frozen=True):
     workflow: str
     version: int
     status: str
-    """running, waiting, completed, failed, cancelled or needs_attention"""
+    """running, waiting, pausing, paused, completed, failed, cancelled, terminated or needs_attention"""
     input: Any = None
     outputs: dict[str, Any] = {}
     """Of completed tasks that no other task needs."""
@@ -55,7 +55,7 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        return self.status in ("completed", "failed", "cancelled")
+        return self.status in ("completed", "failed", "cancelled", "terminated")
 
 
 class Task(msgspec.Struct, frozen=True):

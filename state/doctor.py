@@ -96,6 +96,7 @@ OF_RUNS: Final = (
     _OfRuns("ended", "find_moved_after_end", "not moved after their end", _SAVE_IT),
     _OfRuns("waits", "find_orphan_waits", "with something that will move them",
             "cancel the run and start it again; `headrace explain RUN` shows where it stands"),
+    _OfRuns("pauses", "find_wrong_pauses", "paused as somebody has said", _SAVE_IT),
     _OfRuns("joins", "find_missed_joins", "without a missed join",
             "cancel the run and start it again; `headrace explain RUN TASK` shows what the task needs"),
     _OfRuns("approvals", "find_wrong_approvals", "with one outcome for every question", _SAVE_IT),

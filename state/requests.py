@@ -4,7 +4,7 @@ The record only names the row. The run agent reads it from Postgres, so a decisi
 Kafka, and a lost record costs time only: a sweep says it again until the row is applied.
 """
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from uuid import UUID
 
 import msgspec
@@ -16,7 +16,9 @@ from state.outbox import Record, emit
 from state.sql import load
 from state.store import Store
 
-Kind = Literal["cancelled", "decided", "replayed", "resolved", "released"]
+Kind = Literal["cancelled", "decided", "replayed", "resolved", "released", "terminated", "paused", "resumed"]
+HEARD_IN_ISOLATION: Final = ("cancelled", "terminated", "released")
+"""What a run takes while it stands aside; all else stays in the inbox until somebody has let it go on."""
 
 _SQL = load("run")
 
@@ -27,7 +29,8 @@ async def request(
     """Store a request and wake the run agent, in the caller's open transaction; answers the inbox id.
 
     Bodies: cancelled {"reason"}; decided {"task", "token", "outcome", "comment"}; replayed {"task", "token", "input"?};
-    resolved {"task", "token", "outcome", "comment", "output"?}; released {}. A body may hold `msgspec.Raw` for user
+    resolved {"task", "token", "outcome", "comment", "output"?}; released {}; terminated {"reason"}; paused and resumed
+    {"scope", "reason"}. A body may hold `msgspec.Raw` for user
     data that must keep its bytes.
     """
     inbox_id = str(uuid7())

@@ -32,14 +32,17 @@ from headrace.machine import (
     KeepOutput,
     MachineEvent,
     Park,
+    Paused,
     Plan,
     Released,
     Replayed,
     Resolved,
+    Resumed,
     RunState,
     SetTimer,
     TaskState,
     TaskStatus,
+    Terminated,
     Transition,
     Unpark,
 )
@@ -82,13 +85,21 @@ class StoredRun(RunState):
         *,
         row_version: int = 0,
         attention: bool = False,
+        control: int = 0,
         tasks: dict[int, TaskState] | None = None,
         token_floor: int = 0,
         namespace: str = "default",
         traceparent: str | None = None,
     ) -> None:
         super().__init__(
-            key, plan, input, row_version=row_version, attention=attention, tasks=tasks, token_floor=token_floor
+            key,
+            plan,
+            input,
+            row_version=row_version,
+            attention=attention,
+            control=control,
+            tasks=tasks,
+            token_floor=token_floor,
         )
         self.run_id = bytes.fromhex(key.decode().replace("-", ""))
         self.namespace, self.traceparent = namespace, traceparent
@@ -173,7 +184,7 @@ class Rows:
         run.apply(transition)
         self.runs.setdefault(run.key, run)
         ended = self._act(run, transition, event)
-        if ended != 1 or isinstance(event, Cancelled):
+        if ended != 1 or isinstance(event, Cancelled | Terminated):
             self._event_history(run, event, moved=bool(transition.tasks))
         run.touched.update(dict.fromkeys(transition.tasks))
 
@@ -312,6 +323,11 @@ class Rows:
         match event:
             case Cancelled():
                 self._history(run, "cancelled", None, None, event.by, {"reason": event.reason})
+            case Terminated():
+                self._history(run, "terminated", None, None, event.by, {"reason": event.reason})
+            case Paused() | Resumed():
+                kind = "paused" if isinstance(event, Paused) else "resumed"
+                self._history(run, kind, None, None, event.by, {"reason": event.reason, "scope": event.scope})
             case Decided():
                 self._history(
                     run,
@@ -332,6 +348,8 @@ class Rows:
                 self._history(run, "due", event.task, event.token, "", {"timer": event.timer})
             case Lost():
                 self._history(run, "lost", event.task, event.token, "", {"reason": event.reason})
+            case Started() if run.task(event.task).withheld:
+                self._history(run, "claim_withheld", event.task, event.token, event.worker)
             case Started() if not moved:  # a claim was answered once more
                 self._history(run, "granted_again", event.task, event.token)
             case Started():
@@ -375,7 +393,7 @@ class Rows:
         error = None if task.error is None else encode(task.error)
         self.add(
             "save_tasks", run.run_id, index, task.status, task.attempt, task.token, task.retries_from, holder,
-            task.lookups, task.vanished, task.due_at, task.input, output, error,
+            task.lookups, task.vanished, task.withheld or None, task.due_at, task.input, output, error,
         )  # fmt: skip
 
     def _publish(self) -> None:
@@ -391,7 +409,7 @@ class Rows:
     def calls(self) -> list[Call]:
         """Everything as one call per statement, in the order in which they must run; parameters are binary arrays."""
         for run in self.runs.values():
-            self.add("save_runs", run.run_id, run.saved_version, run.row_version, run.status)
+            self.add("save_runs", run.run_id, run.saved_version, run.row_version, run.status, run.control)
             self._save_tasks(run)
             run.saved_version = run.row_version
         self.runs.clear()

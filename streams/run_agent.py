@@ -22,8 +22,20 @@ import structlog
 from confluent_kafka import Message
 
 from headrace.errors import MessageError, PayloadError, UnavailableError
-from headrace.machine import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, Resolved, advance
-from headrace.machine.status import RUN_TERMINAL
+from headrace.machine import (
+    Cancelled,
+    Decided,
+    Isolated,
+    MachineEvent,
+    Paused,
+    Released,
+    Replayed,
+    Resolved,
+    Resumed,
+    Terminated,
+    advance,
+)
+from headrace.machine.status import PAUSED, RUN_TERMINAL
 from headrace.messages import (
     Abort,
     Due,
@@ -40,6 +52,7 @@ from headrace.messages import (
 )
 from headrace.payload import check
 from state.pipe import Overtaken, Pipe, Refused
+from state.requests import HEARD_IN_ISOLATION
 from state.sql import load
 from state.store import Rows, Store, StoredRun
 from state.timeline import FIRST, Timeline
@@ -345,7 +358,7 @@ class RunAgent:
         request = requests.get(inbox)
         if request is None or request.applied:
             return None
-        if run.attention and request.kind not in ("cancelled", "released"):
+        if run.attention and request.kind not in HEARD_IN_ISOLATION:
             return None  # it stays in the inbox, and is said again once somebody has let the run go on
         rows.add("apply_inbox", UUID(inbox).bytes)
         return request.event()
@@ -475,6 +488,7 @@ class _Body(msgspec.Struct):
     outcome: str = ""
     comment: str = ""
     reason: str = ""
+    scope: int = PAUSED
     input: msgspec.Raw = msgspec.Raw()
     """Empty: not given. A union with None would refuse every object."""
     output: msgspec.Raw = msgspec.Raw(b"null")
@@ -485,6 +499,12 @@ def _event_of(kind: str, body: str, actor: str) -> MachineEvent | None:
     match kind:
         case "cancelled":
             return Cancelled(given.reason, actor)
+        case "terminated":
+            return Terminated(given.reason, actor)
+        case "paused":
+            return Paused(given.scope, given.reason, actor)
+        case "resumed":
+            return Resumed(given.scope, given.reason, actor)
         case "decided":
             return Decided(given.task, given.token, given.outcome, actor, given.comment)
         case "replayed":

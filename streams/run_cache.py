@@ -23,7 +23,7 @@ _SQL = load("run")
 _decode_error: Final = msgspec.json.Decoder(Error).decode
 RUNS_MAX: Final = 20_000
 """Some 2 KiB each without payloads. A run that was put out is loaded again: one SELECT for a whole batch."""
-RUN_COLUMNS: Final = 7
+RUN_COLUMNS: Final = 8
 """Of a row of `load_runs`; behind them stands a task."""
 TASKS_MAX: Final = 500_000
 """Over all runs in memory, so that a few wide runs cannot fill it either."""
@@ -86,7 +86,7 @@ class RunCache:
             self._add(first[:RUN_COLUMNS], {index: _task(*state) for index, *state in states if index is not None})
 
     def _add(self, row: tuple[Any, ...], tasks: dict[int, TaskState]) -> None:
-        run_id, version_id, row_version, attention, namespace, input, traceparent = row
+        run_id, version_id, row_version, attention, control, namespace, input, traceparent = row
         plan, key = self._plans.get(version_id), str(run_id).encode()
         if plan is None:
             if (error := self._plans.unreadable(version_id)) is not None:
@@ -99,6 +99,7 @@ class RunCache:
             input.encode(),
             row_version=row_version,
             attention=attention,
+            control=control,
             tasks=tasks,
             token_floor=self.token_floor,
             namespace=namespace,
@@ -110,7 +111,7 @@ class RunCache:
 def _task(
     status: str, attempt: int, token: int, retries_from: int, due_at: datetime | None, input: str | None, output: str |
     None, error: str | None, session_id: UUID | None, lookups: int,
-    vanished: int = 0,
+    vanished: int = 0, withheld: str | None = None,
 ) -> TaskState:  # fmt: skip
     return TaskState(
         TaskStatus(status),
@@ -124,4 +125,5 @@ def _task(
         "" if session_id is None else session_id.hex,
         lookups,
         vanished,
+        withheld or "",
     )

@@ -21,6 +21,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "record": ("send",),
     "workflow": ("publish", "workflows"),
     "run": ("run", "runs", "show", "cancel", "release"),
+    "control": ("pause", "resume", "terminate"),
     "explain": ("explain",),
     "approval": ("approvals", "approve", "reject"),
     "parked": ("parked", "resolve"),

@@ -20,7 +20,7 @@ SLOW_SECONDS: Final = 1.0
 SLOWER: Final = 1.15
 TASKS_A_SECOND: Final = 500
 """A graph of thousands of tasks is read in pages and changes all the time; it is then looked at less often."""
-ENDED: Final = frozenset({"completed", "failed", "cancelled", "needs_attention"})
+ENDED: Final = frozenset({"completed", "failed", "cancelled", "terminated", "needs_attention"})
 """The last one has not ended, but waits for somebody to repair it."""
 TASKS_MAX: Final = 2_000
 
@@ -113,6 +113,8 @@ def hints(run: Document, tasks: list[Document]) -> list[Text]:
     texts = [approval_hint(task) for task in asked[:3]]
     if run["status"] in ("failed", "needs_attention"):
         texts.append(f"what to repair: headrace dead-letters --run {short(run['run_id'])}")
+    if run["status"] in ("pausing", "paused"):
+        texts.append(f"it is paused: headrace explain {short(run['run_id'])}")
     return [Text(text, style="yellow") for text in texts]
 
 

@@ -28,6 +28,9 @@ class StatusFilter(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     NEEDS_ATTENTION = "needs_attention"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    TERMINATED = "terminated"
 
 
 @command(

@@ -9,7 +9,7 @@ from headrace.cli.run_id import short
 from headrace.cli.terminal import between
 from headrace.errors import HeadraceError
 
-TOLD: Final = frozenset({"completed", "failed", "cancelled", "needs_attention", "waiting"})
+TOLD: Final = frozenset({"completed", "failed", "cancelled", "terminated", "needs_attention", "waiting", "paused"})
 RETRY_SECONDS: Final = 1.0
 
 

@@ -24,6 +24,9 @@ STYLES: Final[Mapping[str, tuple[str, str, str]]] = {
     "skipped": ("»", "-", "dim"),
     "cancelled": ("⊘", "/", "magenta"),
     "needs_attention": ("!", "!", "bold red"),
+    "pausing": ("◖", "=", "yellow"),
+    "paused": ("‖", "=", "yellow"),
+    "terminated": ("⊗", "#", "bold magenta"),
 }
 
 

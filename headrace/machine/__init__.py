@@ -7,7 +7,8 @@ them. It touches nothing, and reads no clock, no socket, no randomness: the inst
 are hashes of what is already fixed.
 
 States of a task, and who causes each edge
-    PENDING    its join is undecided, or it waits out a backoff       the graph; a failed attempt
+    PENDING    its join is undecided, it waits out a backoff, or      the graph; a failed attempt; a pause
+               its run is paused and it would begin
     QUEUED     handed out: a command with this token is on its way    its join; backoff due; lost; approved; replayed
     RUNNING    a worker said that its body began                      Started
     WAITING    a person is asked, or an instant has to come           a task with an approval, or a wait, became ready;
@@ -15,7 +16,7 @@ States of a task, and who causes each edge
     COMPLETED  it has its result                                      Succeeded; Decided approved; Due
     FAILED     no try is left, or none can help                       Failed, Lost, Due; Decided rejected or expired
     SKIPPED    it will never run                                      condition false; its join
-    CANCELLED  the run was cancelled before it ended                  Cancelled
+    CANCELLED  the run was cancelled or terminated before it ended    Cancelled, Terminated
 The last four are terminal. One edge leads out of a terminal state, and only an operator's act causes it: `Replayed`
 takes a FAILED task of a dead letter back to QUEUED, and the tasks that were skipped because of it back to PENDING. It
 does not go round an approval: a task that never ran is asked about (again) first.
@@ -45,7 +46,15 @@ caused; what has begun stays as it is. A condition is looked at when the join al
 all its tasks have: FAILED if one did, also where a task `on_failure` came after it. A cancel is no end of a need: it
 ends all tasks at once, those that were to run always too.
 
-`advance` and `apply` cost O(tasks the event touches); only a cancel touches all. Recursion is nowhere.
+A pause is a flag of the run and no state of a task: while it is set, nothing of the run begins, be it a body, a lookup,
+a question or a wait. What would begin is PENDING and `withheld`, together with where it goes on, and does so in the
+order of the graph when nobody pauses the run any more. What was handed out before goes on to its end, and counts: a
+result may be on its way already. Only a claim is not granted, since its body has not begun. What waits goes on to wait,
+for its timer, its backoff or a person, and an answer to it is kept. A run that ends is paused no more. A termination
+does at once what a cancel does, and is told apart: whatever a cancel will do to clean up, a termination does not.
+
+`advance` and `apply` cost O(tasks the event touches); only a cancel, a termination and the end of a pause touch all.
+Recursion is nowhere.
 
 Not modelled here: whether a holder still lives (the sweeps read sessions), offsets and ownership (the run agent).
 """
@@ -68,7 +77,18 @@ from headrace.machine.actions import (
     Unpark,
 )
 from headrace.machine.advance import advance, begin
-from headrace.machine.event import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, Resolved
+from headrace.machine.event import (
+    Cancelled,
+    Decided,
+    Isolated,
+    MachineEvent,
+    Paused,
+    Released,
+    Replayed,
+    Resolved,
+    Resumed,
+    Terminated,
+)
 from headrace.machine.plan import Plan, TaskPlan, compile_plan
 from headrace.machine.run_state import RunState, TaskState
 from headrace.machine.status import RunStatus, TaskStatus, derive_status
@@ -90,16 +110,19 @@ __all__ = [
     "KeepOutput",
     "MachineEvent",
     "Park",
+    "Paused",
     "Plan",
     "Released",
     "Replayed",
     "Resolved",
+    "Resumed",
     "RunState",
     "RunStatus",
     "SetTimer",
     "TaskPlan",
     "TaskState",
     "TaskStatus",
+    "Terminated",
     "Transition",
     "Unpark",
     "advance",

@@ -131,7 +131,7 @@ class Transition:
     Built by `advance` over the run it reads; `run.apply(transition)` makes it so in memory.
     """
 
-    __slots__ = ("actions", "attention", "counts", "missing", "status", "tasks", "wanted")
+    __slots__ = ("actions", "attention", "control", "counts", "missing", "status", "tasks", "wanted")
 
     def __init__(self, run: RunState) -> None:
         self.tasks: dict[int, TaskState] = {}
@@ -140,5 +140,6 @@ class Transition:
         """None for most: few graphs have a quorum."""
         self.counts: dict[TaskStatus, int] = run.counts.copy()
         self.attention: bool = run.attention
+        self.control: int = run.control
         self.status: RunStatus = run.status
         self.actions: list[Action] = []

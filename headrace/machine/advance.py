@@ -24,10 +24,21 @@ from headrace.machine.actions import (
     Unpark,
 )
 from headrace.machine.backoff import backoff
-from headrace.machine.event import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, Resolved
+from headrace.machine.event import (
+    Cancelled,
+    Decided,
+    Isolated,
+    MachineEvent,
+    Paused,
+    Released,
+    Replayed,
+    Resolved,
+    Resumed,
+    Terminated,
+)
 from headrace.machine.plan import Plan
 from headrace.machine.run_state import UNTOUCHED, RunState, TaskState
-from headrace.machine.status import RUN_TERMINAL, TERMINAL, RunStatus, TaskStatus, derive_status
+from headrace.machine.status import PAUSES, RUN_TERMINAL, TERMINAL, TERMINATED, RunStatus, TaskStatus, derive_status
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 HANDOUTS_LOST_MAX: Final = 50
@@ -69,7 +80,7 @@ def begin(plan: Plan, run: RunState, at: int) -> Transition:
     draft = Transition(run)
     ended: list[int] = []
     for index in plan.roots:
-        _ready(plan, run, draft, index, ended, at)
+        _ready(plan, run, draft, index, UNTOUCHED, ended, at)
     return _close(plan, run, draft, ended, at)
 
 
@@ -82,7 +93,7 @@ def advance(plan: Plan, run: RunState, event: MachineEvent, at: int) -> Transiti
     at: the database's clock when the batch is decided, microseconds UTC.
     Transition.actions: in the order in which they must be persisted. Raises nothing.
     """
-    if run.attention and not isinstance(event, Cancelled | Released):
+    if run.attention and not isinstance(event, Cancelled | Terminated | Released):
         return None
     match event:
         case Succeeded():
@@ -105,6 +116,12 @@ def advance(plan: Plan, run: RunState, event: MachineEvent, at: int) -> Transiti
             return _resolved(plan, run, event, at)
         case Cancelled():
             return _cancelled(plan, run, event, at)
+        case Terminated():
+            return _terminated(plan, run, event, at)
+        case Paused():
+            return _paused(plan, run, event, at)
+        case Resumed():
+            return _resumed(plan, run, event, at)
         case Isolated():
             return None if run.status in RUN_TERMINAL else _attend(plan, run, at, attention=True)
         case Released():
@@ -149,6 +166,10 @@ def _started(plan: Plan, run: RunState, event: Started, at: int) -> Transition |
     if task is None or (task.status is _RUNNING and not event.claim):
         return None
     spec, draft, due_at = plan.tasks[event.task], Transition(run), task.due_at
+    if task.status is _QUEUED and event.claim and draft.control & PAUSES:  # its body has not begun, and need not
+        draft.actions.append(Abort(event.task, task.token, "paused"))
+        _withhold(run, draft, event.task, task, "body")
+        return _close(plan, run, draft, [], at)
     if task.status is _QUEUED:
         if spec.timeout is not None:
             due_at = at + int(spec.timeout * 1_000_000) + TIMEOUT_GRACE
@@ -259,12 +280,7 @@ def _replayed(plan: Plan, run: RunState, event: Replayed, at: int) -> Transition
     task = msgspec.structs.replace(task, retries_from=task.attempt, error=None, input=given)
     _put(run, draft, event.task, task)
     _unskip(plan, run, draft, event.task)
-    if plan.tasks[event.task].approval is not None and not task.attempt:
-        _ask(run, draft, event.task, task)
-    elif plan.tasks[event.task].wait is not None:
-        _wait(plan, run, draft, event.task, task, ended, at)
-    else:
-        _hand_out(plan, run, draft, event.task, task, ended)
+    _begin_again(plan, run, draft, event.task, task, ended, at)
     return _close(plan, run, draft, ended, at)
 
 
@@ -291,9 +307,22 @@ def _resolved(plan: Plan, run: RunState, event: Resolved, at: int) -> Transition
 def _cancelled(plan: Plan, run: RunState, event: Cancelled, at: int) -> Transition | None:
     if run.status in RUN_TERMINAL:
         return None
-    draft = Transition(run)
-    draft.attention = False
     error = Error("CANCELLED", event.reason or "the run was cancelled", retryable=False)
+    return _end_all(plan, run, Transition(run), error, "cancelled", at)
+
+
+def _terminated(plan: Plan, run: RunState, event: Terminated, at: int) -> Transition | None:
+    if run.status in RUN_TERMINAL:
+        return None
+    draft = Transition(run)
+    draft.control |= TERMINATED
+    error = Error("TERMINATED", event.reason or "the run was terminated", retryable=False)
+    return _end_all(plan, run, draft, error, "terminated", at)
+
+
+def _end_all(plan: Plan, run: RunState, draft: Transition, error: Error, reason: str, at: int) -> Transition:
+    """Every task that has not ended is CANCELLED, and whoever has it is told to stop: its answer is stale now."""
+    draft.attention = False
     for index in range(len(plan.tasks)):
         task = run.task(index)
         if task.status in TERMINAL:
@@ -301,12 +330,48 @@ def _cancelled(plan: Plan, run: RunState, event: Cancelled, at: int) -> Transiti
         if task.status is _RUNNING and not task.lookups:
             draft.actions.append(EndAttempt(index, task.attempt, task.token, "cancelled", error))
         if task.status is _RUNNING or task.status is _QUEUED:
-            draft.actions.append(Abort(index, task.token, "cancelled"))
+            draft.actions.append(Abort(index, task.token, reason))
         if task.status is _WAITING and task.due_at is None:
             draft.actions.append(Unpark(index) if task.is_parked else CloseQuestion(index, task.token))
         _clear_timer(draft, index, task)
         _put(run, draft, index, _at_rest(task, _CANCELLED, error))
     return _close(plan, run, draft, [], at)
+
+
+def _paused(plan: Plan, run: RunState, event: Paused, at: int) -> Transition | None:
+    """From here on what would begin is withheld. What was handed out goes on, and what waits goes on to wait."""
+    if run.status in RUN_TERMINAL or run.control & event.scope:
+        return None
+    draft = Transition(run)
+    draft.control |= event.scope & PAUSES
+    return _close(plan, run, draft, [], at)
+
+
+def _resumed(plan: Plan, run: RunState, event: Resumed, at: int) -> Transition | None:
+    """Once nobody pauses the run any more, what was withheld begins, in the order of the graph."""
+    if not run.control & event.scope & PAUSES:
+        return None
+    draft, ended = Transition(run), list[int]()
+    draft.control &= ~event.scope
+    if not draft.control & PAUSES:
+        for index in sorted(run.tasks):
+            if run.tasks[index].withheld:
+                _begin_withheld(plan, run, draft, index, run.tasks[index], ended, at)
+    return _close(plan, run, draft, ended, at)
+
+
+def _begin_withheld(
+    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int
+) -> None:
+    how, task = task.withheld, msgspec.structs.replace(task, withheld="")
+    if how == "turn":
+        _ready(plan, run, draft, index, task, ended, at)
+    elif how == "again":
+        _begin_again(plan, run, draft, index, task, ended, at)
+    elif task.lookups:
+        _look_up(plan, run, draft, index, task, task.lookups)
+    else:
+        _hand_out(plan, run, draft, index, task, ended)
 
 
 def _attend(plan: Plan, run: RunState, at: int, *, attention: bool) -> Transition:
@@ -349,9 +414,9 @@ def _put(run: RunState, draft: Transition, index: int, task: TaskState) -> None:
     if before is None:
         before = run.tasks.get(index)
     counts = draft.counts
-    if before is not None and before is not UNTOUCHED:
+    if before is not None and not before.is_untouched:
         counts[before.status] -= 1
-    if task is not UNTOUCHED:
+    if not task.is_untouched:
         counts[task.status] = counts.get(task.status, 0) + 1
     draft.tasks[index] = task
 
@@ -361,24 +426,51 @@ def _clear_timer(draft: Transition, index: int, task: TaskState) -> None:
         draft.actions.append(ClearTimer(index))
 
 
-def _ready(plan: Plan, run: RunState, draft: Transition, index: int, ended: list[int], at: int) -> None:
+def _withhold(run: RunState, draft: Transition, index: int, task: TaskState, how: str) -> None:
+    """The run is paused: what would begin now begins when it goes on. `how`: see `TaskState.withheld`."""
+    kept = TaskState(
+        _PENDING, task.attempt, task.token, None, task.retries_from, task.input, error=task.error, lookups=task.lookups,
+        vanished=task.vanished, withheld=how,
+    )  # fmt: skip
+    _put(run, draft, index, kept)
+
+
+def _ready(
+    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int
+) -> None:
     """Its join allows the task to run: skip it, ask, wait, or hand it out."""
     spec = plan.tasks[index]
+    if draft.control & PAUSES:
+        return _withhold(run, draft, index, task, "turn")
     if spec.is_plain:
-        return _hand_out(plan, run, draft, index, UNTOUCHED, ended)
+        return _hand_out(plan, run, draft, index, task, ended)
     if spec.condition is not None:
         try:
             holds = spec.condition.evaluate(run.input, _outputs(plan, run, draft))
         except PayloadError as e:
-            return _bury(run, draft, index, UNTOUCHED, Error(e.reason, e.message, retryable=False), ended)
+            return _bury(run, draft, index, task, Error(e.reason, e.message, retryable=False), ended)
         if not holds:
             _put(run, draft, index, TaskState(_SKIPPED, error=CONDITION_FALSE))
             return ended.append(index)
     if spec.wait is not None:
-        return _wait(plan, run, draft, index, UNTOUCHED, ended, at)
+        return _wait(plan, run, draft, index, task, ended, at)
     if spec.approval is None:
-        return _hand_out(plan, run, draft, index, UNTOUCHED, ended)
-    _ask(run, draft, index, UNTOUCHED)
+        return _hand_out(plan, run, draft, index, task, ended)
+    _ask(run, draft, index, task)
+
+
+def _begin_again(
+    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int
+) -> None:
+    """An operator sends it out again: nothing asks its join or its condition, but its approval is not gone round."""
+    if draft.control & PAUSES:
+        _withhold(run, draft, index, task, "again")
+    elif plan.tasks[index].approval is not None and not task.attempt:
+        _ask(run, draft, index, task)
+    elif plan.tasks[index].wait is not None:
+        _wait(plan, run, draft, index, task, ended, at)
+    else:
+        _hand_out(plan, run, draft, index, task, ended)
 
 
 def _ask(run: RunState, draft: Transition, index: int, task: TaskState) -> None:
@@ -412,11 +504,13 @@ def _wait_no_more(run: RunState, draft: Transition, index: int, task: TaskState,
 
 
 def _hand_out(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:
-    """QUEUED under the next token, with its input rendered.
+    """QUEUED under the next token, with its input rendered; withheld while the run is paused.
 
     An input that cannot be rendered fails the task instead. The token is used up all the same, so that every dead
     letter of a task has its own, and the event that led here is stale when it comes again.
     """
+    if draft.control & PAUSES:
+        return _withhold(run, draft, index, task, "body")
     token = run.next_token(task)
     try:
         given = _render(plan, run, draft, index, task)
@@ -508,6 +602,8 @@ def _doubt(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskS
 
 def _look_up(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, number: int) -> None:
     """Hand the task's lookup out, with the input that its body had. It is no attempt, and has a token of its own."""
+    if draft.control & PAUSES:
+        return _withhold(run, draft, index, msgspec.structs.replace(task, lookups=number), "body")
     token, error = run.next_token(task), task.error or LOST
     try:
         given = _render(plan, run, draft, index, task)
@@ -587,22 +683,28 @@ def _close(plan: Plan, run: RunState, draft: Transition, ended: list[int], at: i
     """Look at the joins behind every task that ended, then derive the run's status. Depth does not matter."""
     for index in ended:  # grows while it is walked
         for after in plan.tasks[index].dependants:
-            if (draft.tasks.get(after) or run.tasks.get(after, UNTOUCHED)) is not UNTOUCHED:
+            task = draft.tasks.get(after) or run.tasks.get(after, UNTOUCHED)
+            if task is not UNTOUCHED and not task.is_untouched:
                 continue
             need = draft.tasks[index]
             if not plan.tasks[after].is_chained:
-                _join(plan, run, draft, after, need, ended, at)
+                _join(plan, run, draft, after, task, need, ended, at)
             elif need.status is _COMPLETED:
-                _ready(plan, run, draft, after, ended, at)
+                _ready(plan, run, draft, after, task, ended, at)
             else:
                 _skip(run, draft, after, UPSTREAM_FAILED if _has_failed(need) else UPSTREAM_SKIPPED, ended)
-    draft.status = derive_status(len(plan.tasks), draft.counts, attention=draft.attention)
+    draft.status = derive_status(len(plan.tasks), draft.counts, attention=draft.attention, control=draft.control)
+    if draft.status in RUN_TERMINAL:
+        draft.control &= ~PAUSES
     if draft.status in RUN_TERMINAL and run.status not in RUN_TERMINAL:
         draft.actions.append(_finish(plan, run, draft))
     return draft
 
 
-def _join(plan: Plan, run: RunState, draft: Transition, index: int, need: TaskState, ended: list[int], at: int) -> None:
+def _join(
+    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, need: TaskState, ended: list[int],
+    at: int,
+) -> None:  # fmt: skip
     """One of several needs has ended: decide about the task as soon as its join allows, see the package."""
     spec = plan.tasks[index]
     missing = draft.missing.get(index)
@@ -610,7 +712,7 @@ def _join(plan: Plan, run: RunState, draft: Transition, index: int, need: TaskSt
         missing = run.missing.get(index, len(spec.needs))
     draft.missing[index] = missing = missing - 1
     if spec.quorum is not None and need.status is _COMPLETED and not _want_one_less(run, draft, index, spec.quorum):
-        return _ready(plan, run, draft, index, ended, at)
+        return _ready(plan, run, draft, index, task, ended, at)
     if spec.join == "all" and _has_failed(need):
         return _skip(run, draft, index, UPSTREAM_FAILED, ended)
     if missing:
@@ -618,9 +720,9 @@ def _join(plan: Plan, run: RunState, draft: Transition, index: int, need: TaskSt
     needs = [draft.tasks.get(need) or run.tasks.get(need, UNTOUCHED) for need in spec.needs]
     has_failed = any(map(_has_failed, needs))
     if spec.join == "always" or (spec.join == "on_failure" and has_failed):
-        return _ready(plan, run, draft, index, ended, at)
+        return _ready(plan, run, draft, index, task, ended, at)
     if spec.join == "all" and all(need.status is _COMPLETED for need in needs):
-        return _ready(plan, run, draft, index, ended, at)
+        return _ready(plan, run, draft, index, task, ended, at)
     if spec.join == "on_failure":
         return _skip(run, draft, index, NOTHING_FAILED, ended)
     _skip(run, draft, index, UPSTREAM_FAILED if has_failed else UPSTREAM_SKIPPED, ended)

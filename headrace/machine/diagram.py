@@ -31,10 +31,21 @@ from headrace.machine.actions import (
 )
 from headrace.machine.advance import HANDOUTS_LOST_MAX, advance, begin
 from headrace.machine.backoff import RetryPlan
-from headrace.machine.event import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, Resolved
+from headrace.machine.event import (
+    Cancelled,
+    Decided,
+    Isolated,
+    MachineEvent,
+    Paused,
+    Released,
+    Replayed,
+    Resolved,
+    Resumed,
+    Terminated,
+)
 from headrace.machine.plan import ApprovalPlan, Join, Plan, TaskPlan, WaitPlan
 from headrace.machine.run_state import RunState, TaskState
-from headrace.machine.status import TERMINAL, RunStatus, TaskStatus, derive_status
+from headrace.machine.status import PAUSED, TERMINAL, RunStatus, TaskStatus, derive_status
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 BEFORE, SUBJECT, AFTER, BESIDE = range(4)
@@ -78,10 +89,13 @@ EVENTS: Final[dict[str, Say]] = {
     "Resolved: did not happen": lambda task, token: Resolved(task, token, "did_not_happen"),
     "Resolved: fail": lambda task, token: Resolved(task, token, "fail"),
     "Cancelled": lambda _task, _token: Cancelled(),
+    "Terminated": lambda _task, _token: Terminated(),
+    "Paused": lambda _task, _token: Paused(),
+    "Resumed": lambda _task, _token: Resumed(),
     "Isolated": lambda _task, _token: Isolated(_BROKEN),
     "Released": lambda _task, _token: Released(),
 }
-OF_A_RUN: Final = ("Cancelled", "Isolated", "Released")
+OF_A_RUN: Final = ("Cancelled", "Terminated", "Paused", "Resumed", "Isolated", "Released")
 
 
 class Scene:
@@ -157,6 +171,7 @@ _LOOKED_UP: Final = {"effect": "reconcile", "lookup": "lookup"}
 ROWS: Final = [
     Row("PENDING", "needs unmet", Scene),
     Row("PENDING", "in backoff", _story("Failed")),
+    Row("PENDING", "withheld", _story("Failed", "Paused", "Due backoff")),
     Row("QUEUED", "attempts left", _story()),
     Row("QUEUED", "last attempt", _story(retry=_SHORT)),
     Row("QUEUED", "last hand-out", _story(*["Lost"] * (HANDOUTS_LOST_MAX - 1))),
@@ -373,6 +388,12 @@ def _statuses() -> Iterator[str]:
     yield ""
     yield "`untouched` is PENDING before a task's needs are met; `pending` is PENDING in a backoff."
     attended = {derive_status(1, {status: 1}, attention=True) for status in TaskStatus if status not in TERMINAL}
+    paused = [
+        derive_status(1, {status: 1}, attention=False, control=PAUSED)
+        for status in (TaskStatus.QUEUED, TaskStatus.WAITING)
+    ]
+    yield f"While a run is paused it is {paused[0]} if one of its tasks is QUEUED or RUNNING, {paused[1]} otherwise,"
+    yield "until all have ended. One that was terminated is terminated, whatever its tasks are."
     yield f"While a person's attention is asked for: {', '.join(sorted(attended))}, whatever the tasks are."
 
 

@@ -2,12 +2,36 @@
 
 import msgspec
 
+from headrace.machine.status import PAUSED
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 
 class Cancelled(msgspec.Struct, frozen=True):
     """Somebody asked that the run end now."""
 
+    reason: str = ""
+    by: str = ""
+
+
+class Terminated(msgspec.Struct, frozen=True):
+    """Somebody ends the run by force: as a cancel, and nothing that would clean up behind it runs either."""
+
+    reason: str = ""
+    by: str = ""
+
+
+class Paused(msgspec.Struct, frozen=True):
+    """Nothing new of the run is to begin; what runs goes on to its end. `scope`: who pauses, a bit of `control`."""
+
+    scope: int = PAUSED
+    reason: str = ""
+    by: str = ""
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """A pause is over. The run goes on once none is left."""
+
+    scope: int = PAUSED
     reason: str = ""
     by: str = ""
 
@@ -66,6 +90,9 @@ MachineEvent = (
     | Lost
     | Due
     | Cancelled
+    | Terminated
+    | Paused
+    | Resumed
     | Decided
     | Replayed
     | Resolved

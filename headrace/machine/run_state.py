@@ -37,11 +37,20 @@ class TaskState(msgspec.Struct, frozen=True):
     """Which lookup this is since the ambiguous end; 0 when none is under way."""
     vanished: int = 0
     """Hand-outs in a row, of its body or of its lookup, of which nothing was heard; only while it is open."""
+    withheld: str = ""
+    """From where a PENDING task goes on when the pause of its run ends: `turn`, its join has allowed it to run;
+    `again`, an operator has sent it out again; `body`, past its condition and its approval, or its lookup while
+    `lookups` counts."""
 
     @property
     def is_parked(self) -> bool:
         """WAITING for a person to say what became of its effect, and neither for an approval nor for an instant."""
         return self.status is TaskStatus.WAITING and self.error is not None
+
+    @property
+    def is_untouched(self) -> bool:
+        """Its join is undecided: nothing but the graph makes it begin."""
+        return self.status is TaskStatus.PENDING and self.due_at is None and not self.withheld
 
 
 UNTOUCHED: Final = TaskState(TaskStatus.PENDING)
@@ -52,6 +61,7 @@ class RunState:
 
     __slots__ = (
         "attention",
+        "control",
         "counts",
         "input",
         "key",
@@ -72,6 +82,7 @@ class RunState:
         *,
         row_version: int = 0,
         attention: bool = False,
+        control: int = 0,
         tasks: dict[int, TaskState] | None = None,
         token_floor: int = 0,
     ) -> None:
@@ -79,6 +90,7 @@ class RunState:
         here on has a higher token than this, so that none is used again that a lost future may have used."""
         self.key, self.plan, self.input = key, plan, input
         self.row_version, self.attention, self.token_floor = row_version, attention, token_floor
+        self.control = control
         self.tasks: dict[int, TaskState] = tasks or {}
         self.counts: dict[TaskStatus, int] = {}
         self.missing: dict[int, int] = {}
@@ -86,10 +98,11 @@ class RunState:
         self.wanted: dict[int, int] = {}
         """Of those with a quorum: how many needs have yet to complete."""
         for index, task in self.tasks.items():
-            self.counts[task.status] = self.counts.get(task.status, 0) + 1
+            if not task.is_untouched:
+                self.counts[task.status] = self.counts.get(task.status, 0) + 1
             if task.status in TERMINAL:
                 self._count_ended(index, is_completed=task.status is TaskStatus.COMPLETED)
-        self.status: RunStatus = derive_status(len(plan.tasks), self.counts, attention=attention)
+        self.status: RunStatus = derive_status(len(plan.tasks), self.counts, attention=attention, control=control)
 
     def _count_ended(self, index: int, *, is_completed: bool) -> None:
         for after in self.plan.tasks[index].dependants:
@@ -113,6 +126,7 @@ class RunState:
         if transition.wanted is not None:
             self.wanted.update(transition.wanted)
         self.counts, self.attention, self.status = transition.counts, transition.attention, transition.status
+        self.control = transition.control
         self.row_version += 1
         for index, task in transition.tasks.items():
             if task is UNTOUCHED:

@@ -23,14 +23,24 @@ class RunStatus(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     NEEDS_ATTENTION = "needs_attention"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    TERMINATED = "terminated"
 
 
 TERMINAL: Final = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.SKIPPED, TaskStatus.CANCELLED})
-RUN_TERMINAL: Final = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+RUN_TERMINAL: Final = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TERMINATED})
+
+PAUSED: Final = 1
+WORKFLOW_PAUSED: Final = 2
+TERMINATED: Final = 4
+"""Bits of a run's `control`: what people said about it as a whole. Stored, so none ever gets another meaning."""
+PAUSES: Final = PAUSED | WORKFLOW_PAUSED
+"""While any of them is set, nothing new of the run begins."""
 
 
-def derive_status(tasks: int, counts: Mapping[TaskStatus, int], *, attention: bool) -> RunStatus:
-    """Derive a run's status from its tasks: total, and independent of their order.
+def derive_status(tasks: int, counts: Mapping[TaskStatus, int], *, attention: bool, control: int = 0) -> RunStatus:
+    """Derive a run's status from its tasks and its flags: total, and independent of the order of the tasks.
 
     tasks: how many the graph has. counts: tasks by state; those nobody has touched yet are left out.
     `headrace doctor` recomputes this in SQL for every run and must find no difference.
@@ -40,8 +50,13 @@ def derive_status(tasks: int, counts: Mapping[TaskStatus, int], *, attention: bo
     get = counts.get
     failed, cancelled = get(TaskStatus.FAILED, 0), get(TaskStatus.CANCELLED, 0)
     if get(TaskStatus.COMPLETED, 0) + get(TaskStatus.SKIPPED, 0) + failed + cancelled == tasks:
+        if control & TERMINATED:
+            return RunStatus.TERMINATED
         if failed:
             return RunStatus.FAILED
         return RunStatus.CANCELLED if cancelled else RunStatus.COMPLETED
+    if control & PAUSES:
+        is_busy = get(TaskStatus.QUEUED, 0) or get(TaskStatus.RUNNING, 0)
+        return RunStatus.PAUSING if is_busy else RunStatus.PAUSED
     busy = get(TaskStatus.QUEUED, 0) + get(TaskStatus.RUNNING, 0) + get(TaskStatus.PENDING, 0)
     return RunStatus.WAITING if get(TaskStatus.WAITING, 0) and not busy else RunStatus.RUNNING

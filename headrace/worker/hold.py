@@ -392,7 +392,7 @@ class Hold:
         self._seen.admit(name, message.token)
         attempt = self._held.get(name)
         if attempt is not None and attempt.command.token <= message.token:
-            self._drop(attempt, Stop.ABORTED, has_successor=message.reason != "cancelled")
+            self._drop(attempt, Stop.ABORTED, has_successor=message.reason not in ("cancelled", "terminated"))
             self._turn_soon()
 
     def fence(self, fenced: list[Attempt]) -> None:

@@ -7,7 +7,7 @@ chains of its open tasks, first those that nothing but a person can move. Total:
 cause, also those that must not be.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from headrace.machine import RunStatus, TaskStatus
@@ -16,15 +16,15 @@ from state.explain.cause import NAMES_MAX, Act, Cause, Code, Kind, Object
 from state.explain.engine import causes_in_engine
 from state.explain.facts import Facts
 from state.explain.task import causes_of_ended_task, causes_of_open_task
-from state.explain.words import DOCTOR, MUST_NOT_BE, ago, by_whom, name_of, run_object
+from state.explain.words import DOCTOR, MUST_NOT_BE, ago, by_whom, for_how_long, name_of, run_object
 
 CAUSES_MAX: Final = 50
 """In one answer; a run of thousands of tasks repeats itself long before."""
 
 
 _PERSON: Final = frozenset({
-    Code.NEEDS_ATTENTION, Code.PARKED, Code.APPROVAL_OPEN, Code.NO_WORKER, Code.TIMER_MISSING, Code.APPROVAL_MISSING,
-    Code.PARKED_MISSING, Code.JOIN_MISSED,
+    Code.NEEDS_ATTENTION, Code.WITHHELD, Code.PARKED, Code.APPROVAL_OPEN, Code.NO_WORKER, Code.TIMER_MISSING,
+    Code.APPROVAL_MISSING, Code.PARKED_MISSING, Code.JOIN_MISSED,
 })  # fmt: skip
 """Nothing but a person, or a sweep that finds what must not be, moves these."""
 _ON_ITS_WAY: Final = frozenset({
@@ -40,7 +40,8 @@ def explain_run(facts: Facts) -> list[Cause]:
     chains = [causes_of_open_task(facts, index) for index in facts.tasks if index not in facts.ended]
     chains = [chain for chain in chains if chain]
     chains.sort(key=lambda chain: _rank(chain[0].code))
-    causes = [*_attention(facts), *_requests(facts), *_merged(cause for chain in chains for cause in chain)]
+    causes = [*_attention(facts), *_requests(facts), *_pauses(facts)]
+    causes += _merged(cause for chain in chains for cause in chain)
     if not causes:
         causes.append(_nothing_open(facts))
     return _limited(causes, causes_in_engine(facts))
@@ -50,7 +51,8 @@ def explain_task(facts: Facts, index: int) -> list[Cause]:
     """Why the task does not move, nearest cause first; for one that has ended: how and why. Never empty."""
     if index in facts.ended:
         return [*_requests(facts, index), *causes_of_ended_task(facts, index)]
-    causes = [*_attention(facts), *_requests(facts, index), *causes_of_open_task(facts, index)]
+    causes = [*_attention(facts), *_requests(facts, index)]
+    causes += [*_pauses(facts), *causes_of_open_task(facts, index)]
     return _limited(causes, causes_in_engine(facts))
 
 
@@ -85,6 +87,9 @@ def _run_ended(facts: Facts) -> Iterator[Cause]:
         yield Cause(Code.RUN_COMPLETED, "The run has completed.", run, never, facts.changed_at)
     elif facts.status is RunStatus.CANCELLED:
         yield Cause(Code.RUN_CANCELLED, f"The run was cancelled{by_whom(facts.stop)}.", run, never, facts.changed_at)
+    elif facts.status is RunStatus.TERMINATED:
+        text = f"The run was terminated{by_whom(facts.stop)}."
+        yield Cause(Code.RUN_TERMINATED, text, run, never, facts.changed_at)
     else:
         failed = next((i for i, task in facts.tasks.items() if task.status is TaskStatus.FAILED), None)
         name = f": task {facts.plan.tasks[failed].name} failed first" if failed is not None else ""
@@ -114,6 +119,36 @@ def _attention(facts: Facts) -> Iterator[Cause]:
     yield Cause(Code.NEEDS_ATTENTION, text, points_to, "a person releases the run or cancels it", since, acts=acts)
 
 
+def _pauses(facts: Facts) -> Iterator[Cause]:
+    """What was handed out before a pause goes on, so what still runs is said with it."""
+    open_tasks = facts.tasks.values()
+    runs_still = [t.task for t in open_tasks if t.status in (TaskStatus.QUEUED, TaskStatus.RUNNING)]
+    waits = [t.task for t in open_tasks if t.status is TaskStatus.WAITING or t.timer is not None]
+    withheld = [t.task for t in open_tasks if t.withheld]
+    now = f"{_names(facts, runs_still)} still {_is('runs', runs_still)}" if runs_still else "nothing of it runs"
+    now += f", {_names(facts, waits)} {_is('waits', waits)} on" if waits else ""
+    now += f", and {_names(facts, withheld)} {_is('begins', withheld)} when it goes on" if withheld else ""
+    for pause in facts.pauses:
+        who = (f" by {pause.actor}" if pause.actor else "") + (f": {pause.reason}" if pause.reason else "")
+        what = f"The run is paused with its workflow {facts.plan.name}" if pause.of_workflow else "The run is paused"
+        name = f"--workflow {facts.plan.name}" if pause.of_workflow else str(facts.run_id)
+        path = f"/workflows/{facts.plan.name}" if pause.of_workflow else f"/runs/{facts.run_id}"
+        yield Cause(
+            Code.PAUSED, f"{what}{for_how_long(facts, pause.at)}{who}; {now}.", run_object(facts),
+            "Resumed: somebody lets it go on", pause.at, acts=[Act(f"headrace resume {name}", f"POST {path}/resume")],
+            tasks=[name_of(facts, index) for index in withheld[:NAMES_MAX]], tasks_total=len(withheld),
+        )  # fmt: skip
+
+
+def _names(facts: Facts, tasks: Sequence[int]) -> str:
+    more = f" and {len(tasks) - NAMES_MAX} more" if len(tasks) > NAMES_MAX else ""
+    return ", ".join(name_of(facts, index) for index in tasks[:NAMES_MAX]) + more
+
+
+def _is(verb: str, tasks: Sequence[int]) -> str:
+    return verb if len(tasks) == 1 else verb.removesuffix("s")
+
+
 def _requests(facts: Facts, index: int | None = None) -> Iterator[Cause]:
     """What was accepted and not applied: of the whole run, or what concerns one task."""
     held_back = facts.status is RunStatus.NEEDS_ATTENTION
@@ -124,7 +159,7 @@ def _requests(facts: Facts, index: int | None = None) -> Iterator[Cause]:
         what = _REQUEST.get(request.kind, f"a request ({request.kind})")
         at = f" of task {tasks[0]}" if tasks else ""
         who = f" by {request.actor}" if request.actor else ""
-        waits = held_back and request.kind not in ("cancelled", "released")
+        waits = held_back and request.kind not in ("cancelled", "terminated", "released")
         text = f"{what}{at}{who} was accepted {ago(facts, request.created_at)} and is not applied yet"
         text += ", and stays so until the run is released." if waits else "."
         moves = "Released, then the request" if waits else "Requested: the run agent applies it; said again every 5 s"
@@ -136,6 +171,9 @@ def _requests(facts: Facts, index: int | None = None) -> Iterator[Cause]:
 
 _REQUEST: Final = {
     "cancelled": "the cancellation",
+    "terminated": "the termination",
+    "paused": "the pause",
+    "resumed": "the end of the pause",
     "decided": "the decision",
     "replayed": "the replay",
     "released": "the release",

@@ -78,6 +78,8 @@ class TaskFacts(NamedTuple):
     parked: Parked | None = None
     last_error: str | None = None
     """The code of the last attempt that ended."""
+    withheld: bool = False
+    """It may begin, and does when the pause of its run ends."""
 
 
 class Request(NamedTuple):
@@ -126,13 +128,23 @@ class Engine(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """What ended or stopped a run as a whole: an accepted cancel, or an event that could not be decided."""
+    """What ended or stopped a run as a whole: a cancel, a termination, or an event that could not be decided."""
 
     kind: str
     at: datetime
     actor: str = ""
     reason: str = ""
     letter: UUID | None = None
+
+
+class Pause(NamedTuple):
+    """Why nothing new of a run begins."""
+
+    at: datetime
+    actor: str = ""
+    reason: str = ""
+    of_workflow: bool = False
+    """It is not this run that was paused, but all of its workflow."""
 
 
 class Facts(NamedTuple):
@@ -155,3 +167,5 @@ class Facts(NamedTuple):
     ahead: Mapping[str, int] = {}
     """Queue -> commands of older runs that wait in it; at least so many."""
     stop: Stop | None = None
+    pauses: Sequence[Pause] = ()
+    """Those that have not ended, oldest first."""

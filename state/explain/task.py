@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from headrace.instant import format_instant
-from headrace.machine import TaskStatus
+from headrace.machine import RunStatus, TaskStatus
 from state.explain.cause import NAMES_MAX, Act, Cause, Code, Object
 from state.explain.facts import Facts, Failure, Question, Queue, Session, TaskFacts
 from state.explain.words import (
@@ -38,6 +38,8 @@ from state.explain.words import (
 def causes_of_open_task(facts: Facts, index: int) -> list[Cause]:
     """The chain of one open task, without the engine."""
     task = facts.tasks.get(index)
+    if task is not None and task.withheld:
+        return [_withheld(facts, task)]
     if task is None or (task.status is TaskStatus.PENDING and task.token == 0):
         return _untouched(facts, index)
     causes: list[Cause]
@@ -120,6 +122,13 @@ def _join_missed(facts: Facts, index: int) -> Cause:
     return holding_up(
         facts, index, Cause(Code.JOIN_MISSED, text, run_object(facts), moves, facts.changed_at, acts=[DOCTOR])
     )
+
+
+def _withheld(facts: Facts, task: TaskFacts) -> Cause:
+    name = name_of(facts, task.task)
+    text = f"Task {name} would have begun {ago(facts, task.changed_at)}, and is withheld until the run goes on."
+    moves = "Resumed: then it begins" if facts.pauses or facts.requests else MUST_NOT_BE
+    return holding_up(facts, task.task, Cause(Code.WITHHELD, text, run_object(facts), moves, task.changed_at))
 
 
 def _backing_off(facts: Facts, task: TaskFacts) -> list[Cause]:
@@ -476,7 +485,8 @@ def causes_of_ended_task(facts: Facts, index: int) -> Iterator[Cause]:
             failed = [t for i, t in facts.tasks.items() if i != index and t.status is TaskStatus.FAILED]
             yield from (_failed(facts, each) for each in failed[:1])
     elif status is TaskStatus.CANCELLED:
-        text = f"Task {name} was cancelled with its run{by_whom(facts.stop)}."
+        how = "terminated" if facts.status is RunStatus.TERMINATED else "cancelled"
+        text = f"Task {name} was {how} with its run{by_whom(facts.stop)}."
         yield holding_up(facts, index, Cause(Code.TASK_CANCELLED, text, this, never, at))
     else:
         yield holding_up(facts, index, Cause(Code.TASK_COMPLETED, f"Task {name} has completed.", this, never, at))

@@ -18,7 +18,7 @@
 -- Statistics are renewed rarely where plans are pinned or go by key: nothing hangs on them.
 
 CREATE TYPE task_status AS ENUM ('pending', 'queued', 'running', 'waiting', 'completed', 'failed', 'skipped', 'cancelled');
-CREATE TYPE run_status AS ENUM ('running', 'waiting', 'completed', 'failed', 'cancelled', 'needs_attention');
+CREATE TYPE run_status AS ENUM ('running', 'waiting', 'completed', 'failed', 'cancelled', 'needs_attention', 'pausing', 'paused', 'terminated');
 
 -- Raises when a write did not find what it expected. Statements of one batch travel together and commit at the Sync, so a failed
 -- check must abort the transaction by itself. HR001: fenced or overtaken; forget memory, read Postgres, decide again.
@@ -61,6 +61,8 @@ CREATE TABLE run (
   version_id int NOT NULL,
   status run_status NOT NULL,
   attention boolean NOT NULL DEFAULT false,
+  -- What people said about it as a whole: 1 it is paused, 2 its workflow is, 4 it was terminated.
+  control int NOT NULL DEFAULT 0,
   -- Counts the events applied; every one has its row in history or attempt. Guards every write of the run (compare and set).
   row_version int NOT NULL CONSTRAINT run_version_counts CHECK (row_version > 0),
   input json NOT NULL,
@@ -73,13 +75,15 @@ CREATE TABLE run (
   output json,
   output_error json,
   CONSTRAINT run_output_only_if_completed CHECK (status = 'completed' OR (output IS NULL AND output_error IS NULL)),
-  CONSTRAINT run_finished_exactly_when_terminal CHECK ((finished_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled'))),
-  CONSTRAINT run_attention_is_its_status CHECK (attention = (status = 'needs_attention'))
+  CONSTRAINT run_finished_exactly_when_terminal CHECK ((finished_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled', 'terminated'))),
+  CONSTRAINT run_attention_is_its_status CHECK (attention = (status = 'needs_attention')),
+  CONSTRAINT run_paused_is_its_status CHECK ((control & 3 > 0) = (status IN ('pausing', 'paused')) OR status = 'needs_attention'),
+  CONSTRAINT run_terminated_is_its_status CHECK ((control & 4 > 0) = (status = 'terminated'))
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
 -- Open runs: what the sweeps walk. A run enters at its start and leaves at its end.
-CREATE INDEX run_open ON run (run_id) WHERE status IN ('running', 'waiting', 'needs_attention');
+CREATE INDEX run_open ON run (run_id) WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention');
 -- What went wrong lately, which is rare among millions.
-CREATE INDEX run_ended_badly ON run (run_id) WHERE status IN ('failed', 'cancelled');
+CREATE INDEX run_ended_badly ON run (run_id) WHERE status IN ('failed', 'cancelled', 'terminated');
 -- Lists, newest first: run ids are UUIDv7 and rise with time.
 CREATE INDEX run_of_a_version ON run (version_id, run_id DESC);
 
@@ -107,6 +111,8 @@ CREATE TABLE task (
   lookups int NOT NULL DEFAULT 0 CONSTRAINT task_lookups_count CHECK (lookups >= 0),
   -- Hand-outs in a row of which nothing was heard.
   vanished int NOT NULL DEFAULT 0 CONSTRAINT task_vanished_counts CHECK (vanished >= 0),
+  -- From where it goes on when the pause of its run ends; null: nothing is withheld.
+  withheld text CONSTRAINT task_withheld_known CHECK (withheld IN ('turn', 'again', 'body')),
   due_at timestamptz,
   changed_at timestamptz NOT NULL DEFAULT now(),
   input json,
@@ -118,6 +124,7 @@ CREATE TABLE task (
   CONSTRAINT task_open_has_a_token CHECK (status NOT IN ('queued', 'running', 'waiting') OR token > 0),
   CONSTRAINT task_holder_only_while_running CHECK (session_id IS NULL OR status = 'running'),
   CONSTRAINT task_looked_up_only_while_open CHECK (lookups = 0 OR status IN ('pending', 'queued', 'running')),
+  CONSTRAINT task_withheld_only_while_pending CHECK (withheld IS NULL OR (status = 'pending' AND due_at IS NULL)),
   CONSTRAINT task_timer_only_while_it_counts CHECK (due_at IS NULL OR status IN ('pending', 'running', 'waiting'))
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
 
@@ -181,7 +188,8 @@ CREATE INDEX timer_due ON timer (due_at);
 CREATE TABLE inbox (
   inbox_id uuid CONSTRAINT inbox_key PRIMARY KEY,
   run_id uuid NOT NULL,
-  kind text NOT NULL CONSTRAINT inbox_kind_known CHECK (kind IN ('cancelled', 'decided', 'replayed', 'resolved', 'released')),
+  kind text NOT NULL CONSTRAINT inbox_kind_known CHECK (kind IN ('cancelled', 'decided', 'replayed', 'resolved', 'released',
+                                                             'terminated', 'paused', 'resumed')),
   body json NOT NULL,
   actor text NOT NULL DEFAULT '',
   created_at timestamptz NOT NULL DEFAULT now(),

@@ -11,12 +11,14 @@ from confluent_kafka import murmur2
 
 from headrace.errors import NotFoundError
 from headrace.machine import Plan, RunStatus, TaskStatus
+from headrace.machine.status import WORKFLOW_PAUSED
 from state.explain import (
     Engine,
     Facts,
     Failure,
     Letter,
     Parked,
+    Pause,
     Question,
     Queue,
     Relay,
@@ -76,6 +78,7 @@ async def read_facts(
         queues={row[0]: Queue(*row[1:]) for row in await _fetch(connection, "count_workers")},
         ahead=await _count_ahead(connection, plans, run_id, tasks),
         stop=_stop(run),
+        pauses=_pauses(run),
     )
     return facts, index
 
@@ -88,6 +91,7 @@ class _Run(NamedTuple):
     ended: list[int]
     stop: str | None
     letter: UUID | None
+    pauses: str | None
 
 
 class _Stop(msgspec.Struct):
@@ -107,6 +111,24 @@ def _stop(run: _Run) -> Stop | None:
     error = detail.get("error")
     reason = error.get("message") if isinstance(error, dict) else detail.get("reason")
     return Stop(row.kind, row.at, row.actor, str(reason or ""), run.letter)
+
+
+class _PauseDetail(msgspec.Struct):
+    scope: int
+    reason: str = ""
+
+
+class _Pause(msgspec.Struct):
+    """A row of history that paused the run."""
+
+    at: datetime
+    actor: str
+    detail: _PauseDetail
+
+
+def _pauses(run: _Run) -> list[Pause]:
+    rows = [] if run.pauses is None else msgspec.json.decode(run.pauses, type=list[_Pause])
+    return [Pause(row.at, row.actor, row.detail.reason, row.detail.scope == WORKFLOW_PAUSED) for row in rows]
 
 
 def _what_it_waits_for(plan: Plan, index: int, ended: frozenset[int]) -> list[int]:
@@ -145,6 +167,7 @@ def _task(row: Row) -> TaskFacts:
         lookups=row[38],
         parked=None if row[39] is None else Parked(*row[39:42]),
         last_error=row[42],
+        withheld=row[43],
     )
 
 

@@ -15,19 +15,20 @@ SELECT must(count(*) = cardinality($1::text[]), 'not the owner of a partition, o
 -- columns: run_ids uuid, namespaces text, version_ids int, statuses text, row_versions int, inputs json, traceparents text, sources text
 INSERT INTO run (run_id, namespace, version_id, status, row_version, input, traceparent, trigger_source, finished_at)
 SELECT run_id, namespace, version_id, status::run_status, row_version, input, traceparent, source,
-       CASE WHEN status IN ('completed', 'failed', 'cancelled') THEN now() END
+       CASE WHEN status IN ('completed', 'failed', 'cancelled', 'terminated') THEN now() END
 FROM unnest($1::uuid[], $2::text[], $3::int[], $4::text[], $5::int[], $6::json[], $7::text[], $8::text[])
   AS given (run_id, namespace, version_id, status, row_version, input, traceparent, source);
 
 -- name: save_runs
 -- Guarded by the row_version that was read: a run missing from the count has another writer. A run's own time never runs backwards, whatever
 -- was done to the clock meanwhile: it ends no earlier than it was moved last.
--- columns: run_ids uuid, old int, new int, statuses text
+-- columns: run_ids uuid, old int, new int, statuses text, controls int
 WITH saved AS (
   UPDATE run SET row_version = given.new, status = given.status::run_status, attention = given.status = 'needs_attention',
+    control = given.control,
     updated_at = greatest(now(), run.updated_at),
-    finished_at = CASE WHEN given.status IN ('completed', 'failed', 'cancelled') THEN greatest(now(), run.updated_at) END
-  FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[]) AS given (run_id, old, new, status)
+    finished_at = CASE WHEN given.status IN ('completed', 'failed', 'cancelled', 'terminated') THEN greatest(now(), run.updated_at) END
+  FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::int[]) AS given (run_id, old, new, status, control)
   WHERE run.run_id = given.run_id AND run.row_version = given.old
   RETURNING 1)
 SELECT must(count(*) = cardinality($1::uuid[]), 'a run was changed by another writer') FROM saved;
@@ -45,7 +46,8 @@ WHERE run.run_id = given.run_id;
 -- columns: run_ids uuid, tasks int, tokens int
 INSERT INTO task (run_id, task, status, token)
 SELECT run_id, task, 'queued', token FROM unnest($1::uuid[], $2::int[], $3::int[]) AS given (run_id, task, token)
-ON CONFLICT (run_id, task) DO UPDATE SET status = 'queued', token = excluded.token, error = NULL, vanished = 0, changed_at = now()
+ON CONFLICT (run_id, task) DO UPDATE SET status = 'queued', token = excluded.token, error = NULL, vanished = 0, withheld = NULL,
+  changed_at = now()
 WHERE task.token < excluded.token;
 
 -- name: complete_tasks
@@ -60,16 +62,16 @@ SELECT must(count(*) = cardinality($1::uuid[]), 'a task was changed by another w
 
 -- name: save_tasks
 -- Every other new state of a task. A token never falls.
--- columns: run_ids uuid, tasks int, statuses text, attempts int, tokens int, retries_from int, session_ids uuid, lookups int, vanished int, due_at timestamptz, inputs json, outputs json, errors json
+-- columns: run_ids uuid, tasks int, statuses text, attempts int, tokens int, retries_from int, session_ids uuid, lookups int, vanished int, withheld text, due_at timestamptz, inputs json, outputs json, errors json
 WITH saved AS (
-  INSERT INTO task (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, due_at, input, output, error)
-  SELECT run_id, task, status::task_status, attempt, token, retries_from, session_id, lookups, vanished, due_at, input, output, error
-  FROM unnest($1::uuid[], $2::int[], $3::text[], $4::int[], $5::int[], $6::int[], $7::uuid[], $8::int[], $9::int[], $10::timestamptz[],
-              $11::json[], $12::json[], $13::json[])
-    AS given (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, due_at, input, output, error)
+  INSERT INTO task (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error)
+  SELECT run_id, task, status::task_status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error
+  FROM unnest($1::uuid[], $2::int[], $3::text[], $4::int[], $5::int[], $6::int[], $7::uuid[], $8::int[], $9::int[], $10::text[],
+              $11::timestamptz[], $12::json[], $13::json[], $14::json[])
+    AS given (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error)
   ON CONFLICT (run_id, task) DO UPDATE SET status = excluded.status, attempt = excluded.attempt, token = excluded.token,
     retries_from = excluded.retries_from, session_id = excluded.session_id, lookups = excluded.lookups, vanished = excluded.vanished,
-    due_at = excluded.due_at, input = excluded.input, output = excluded.output, error = excluded.error, changed_at = now()
+    withheld = excluded.withheld, due_at = excluded.due_at, input = excluded.input, output = excluded.output, error = excluded.error, changed_at = now()
   WHERE task.token <= excluded.token
   RETURNING 1)
 SELECT must(count(*) = cardinality($1::uuid[]), 'a token would fall') FROM saved;

@@ -18,7 +18,7 @@ SELECT array_agg(run_id)::text, count(*)::int
 FROM (
   SELECT run_id, (row_number() OVER (ORDER BY run_id) - 1) / %(chunk)s AS chunk
   FROM (
-    (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'needs_attention') ORDER BY run_id LIMIT %(limit)s)
+    (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention') ORDER BY run_id LIMIT %(limit)s)
     UNION
     (SELECT run_id FROM run ORDER BY run_id DESC LIMIT %(limit)s)
     UNION
@@ -61,7 +61,7 @@ FROM timer WHERE due_at < clock_timestamp() - make_interval(secs => %(seconds)s)
 SELECT count(*)::int, coalesce(max(extract(epoch FROM clock_timestamp() - i.created_at)), 0)::float8
 FROM inbox i LEFT JOIN run r ON r.run_id = i.run_id
 WHERE i.applied_at IS NULL AND i.created_at < clock_timestamp() - make_interval(secs => %(seconds)s)
-  AND (r.attention IS NOT TRUE OR i.kind IN ('cancelled', 'released'));
+  AND (r.attention IS NOT TRUE OR i.kind IN ('cancelled', 'terminated', 'released'));
 
 -- name: list_passes
 SELECT name, extract(epoch FROM clock_timestamp() - at)::float8 FROM sweep_pass ORDER BY name;
@@ -84,7 +84,7 @@ FROM (
   WHERE s.session_id IS NULL OR s.ended_at < clock_timestamp() - make_interval(secs => %(seconds)s)
   UNION ALL
   SELECT t.run_id || ' task ' || t.task || ': runs, and no live session has it'
-  FROM (SELECT run_id FROM run WHERE status IN ('running', 'waiting') ORDER BY run_id LIMIT %(limit)s) AS r
+  FROM (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused') ORDER BY run_id LIMIT %(limit)s) AS r
   JOIN task t ON t.run_id = r.run_id AND t.status = 'running'
   JOIN watermark w ON w.name = 'sessions'
   WHERE t.changed_at < w.at - make_interval(secs => %(seconds)s) - coalesce((SELECT max(lease) FROM worker_session), interval '30 s')
@@ -101,9 +101,12 @@ WITH version AS MATERIALIZED (
 derived AS (
   SELECT r.run_id, r.status,
          CASE WHEN r.attention THEN 'needs_attention'
+              WHEN t.ended = v.tasks AND r.control & 4 > 0 THEN 'terminated'
               WHEN t.ended = v.tasks AND t.failed > 0 THEN 'failed'
               WHEN t.ended = v.tasks AND t.cancelled > 0 THEN 'cancelled'
               WHEN t.ended = v.tasks THEN 'completed'
+              WHEN r.control & 3 > 0 AND t.handed_out > 0 THEN 'pausing'
+              WHEN r.control & 3 > 0 THEN 'paused'
               WHEN t.waiting > 0 AND t.busy = 0 THEN 'waiting'
               ELSE 'running' END::run_status AS derived
   FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
@@ -112,7 +115,8 @@ derived AS (
     SELECT count(*) FILTER (WHERE status IN ('completed', 'failed', 'skipped', 'cancelled')) AS ended,
            count(*) FILTER (WHERE status = 'failed') AS failed, count(*) FILTER (WHERE status = 'cancelled') AS cancelled,
            count(*) FILTER (WHERE status = 'waiting') AS waiting,
-           count(*) FILTER (WHERE status IN ('queued', 'running') OR (status = 'pending' AND (token > 0 OR due_at IS NOT NULL))) AS busy
+           count(*) FILTER (WHERE status IN ('queued', 'running')) AS handed_out,
+           count(*) FILTER (WHERE status IN ('queued', 'running') OR due_at IS NOT NULL AND status = 'pending' OR withheld IS NOT NULL) AS busy
     FROM task WHERE task.run_id = r.run_id) AS t)
 SELECT count(*)::int, (array_agg(run_id || ' is ' || status || ', derived ' || derived))[1:3] FROM derived WHERE status <> derived;
 
@@ -180,14 +184,16 @@ CROSS JOIN LATERAL (
 WHERE r.finished_at IS NOT NULL;
 
 -- name: find_orphan_waits
--- An open run has something that will move it: a command, a timer, a question, a request, or a person whose attention it has.
+-- An open run has something that will move it: a command, a timer, a question, a request, a person whose attention it has, or who paused it.
+-- What a pause withholds begins when that is over.
 SELECT count(*)::int, (array_agg(r.run_id || ' is ' || r.status || ', and nothing will move it'))[1:3]
 FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
-WHERE r.status IN ('running', 'waiting')
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused')
   AND NOT EXISTS (SELECT FROM task t WHERE t.run_id = r.run_id AND t.status IN ('queued', 'running'))
   AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = r.run_id)
   AND NOT EXISTS (SELECT FROM approval a WHERE a.run_id = r.run_id AND a.status = 'waiting')
   AND NOT EXISTS (SELECT FROM parked_task p WHERE p.run_id = r.run_id AND p.resolved_at IS NULL)
+  AND NOT EXISTS (SELECT FROM task t WHERE t.run_id = r.run_id AND t.withheld IS NOT NULL AND r.control & 3 > 0)
   AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = r.run_id AND i.applied_at IS NULL);
 
 -- name: find_missed_joins
@@ -196,7 +202,7 @@ WHERE r.status IN ('running', 'waiting')
 -- costs as much as it has rows.
 WITH open AS MATERIALIZED (
   SELECT r.run_id, r.version_id FROM unnest(%(runs)s::uuid[]) AS given (run_id)
-  JOIN run r ON r.run_id = given.run_id AND r.status IN ('running', 'waiting')),
+  JOIN run r ON r.run_id = given.run_id AND r.status IN ('running', 'waiting', 'pausing', 'paused')),
 spec AS MATERIALIZED (
   SELECT v.version_id, (s.place - 1)::int AS task, s.name,
          CASE json_typeof(s.task -> 'needs') WHEN 'array' THEN s.task -> 'needs' WHEN 'string' THEN json_build_array(s.task ->> 'needs')
@@ -222,7 +228,7 @@ met AS (
   SELECT r.run_id, s.task, s.name FROM open r JOIN spec s ON s.version_id = r.version_id AND json_array_length(s.needs) = 0)
 SELECT count(*)::int, (array_agg(m.run_id || ' task ' || m.name || ': its join is decided, and it was left'))[1:3]
 FROM met m
-WHERE NOT EXISTS (SELECT FROM task t WHERE t.run_id = m.run_id AND t.task = m.task AND (t.token > 0 OR t.status <> 'pending'));
+WHERE NOT EXISTS (SELECT FROM task t WHERE t.run_id = m.run_id AND t.task = m.task AND (t.token > 0 OR t.status <> 'pending' OR t.withheld IS NOT NULL));
 
 -- name: find_orphan_timers
 -- Timers of no current hand-out, or due at another instant than their task says; and tasks that count on a timer that is not there.
@@ -234,10 +240,25 @@ FROM (
   WHERE t.due_at IS DISTINCT FROM m.due_at
   UNION ALL
   SELECT t.run_id || ' task ' || t.task || ': due without a timer'
-  FROM (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'needs_attention') ORDER BY run_id LIMIT %(limit)s) AS r
+  FROM (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention') ORDER BY run_id LIMIT %(limit)s) AS r
   JOIN task t ON t.run_id = r.run_id
-  WHERE (t.due_at IS NOT NULL OR (t.status = 'pending' AND t.token > 0))
+  WHERE (t.due_at IS NOT NULL OR (t.status = 'pending' AND t.token > 0 AND t.withheld IS NULL))
     AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = t.run_id AND m.task = t.task AND m.token = t.token)) AS orphan;
+
+-- name: find_wrong_pauses
+-- What is withheld waits for the end of a pause, and a run is paused because somebody has said so.
+SELECT count(*)::int, (array_agg(what))[1:3]
+FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
+CROSS JOIN LATERAL (
+  SELECT r.run_id || ' task ' || t.task || ': withheld, and nothing pauses the run' AS what
+  FROM task t WHERE t.run_id = r.run_id AND t.withheld IS NOT NULL AND r.control & 3 = 0
+  UNION ALL
+  SELECT r.run_id || ': ' || CASE WHEN r.control & 3 > 0 THEN 'is paused, and nobody is known to have said so' ELSE 'is not paused as was said last' END
+  FROM (SELECT coalesce(bit_or((h.detail ->> 'scope')::int) FILTER (WHERE h.kind = 'paused' AND NOT EXISTS (
+                 SELECT FROM history e WHERE e.run_id = h.run_id AND e.kind = 'resumed' AND e.row_version > h.row_version
+                   AND e.detail ->> 'scope' = h.detail ->> 'scope')), 0) AS said
+        FROM history h WHERE h.run_id = r.run_id AND h.kind = 'paused') AS told
+  WHERE r.finished_at IS NULL AND told.said <> r.control & 3) AS wrong;
 
 -- name: find_orphan_approvals
 -- Questions that wait for a task which waits for nothing.
@@ -300,7 +321,7 @@ CROSS JOIN LATERAL (
   UNION ALL
   SELECT 'dead letter ' || d.dead_letter_id || ': replayed, and nothing carries that to its run'
   FROM dead_letter d JOIN task t ON t.run_id = d.run_id AND t.task = d.task AND t.token = d.token
-  WHERE d.run_id = given.run_id AND d.kind = 'task' AND d.status = 'replayed'
+  WHERE d.run_id = given.run_id AND d.kind = 'task' AND d.status = 'replayed' AND t.withheld IS NULL
     AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = d.run_id AND i.kind = 'replayed' AND i.applied_at IS NULL)
     AND NOT EXISTS (SELECT FROM task c WHERE c.run_id = d.run_id AND c.status = 'cancelled')
   UNION ALL

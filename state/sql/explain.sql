@@ -1,15 +1,20 @@
 -- What `explain` reads: a constant number of statements, each over one run, one partial index, or a table with few rows.
 
 -- name: read_run
--- The run, which of its tasks have ended, and what ended or stopped it as a whole.
+-- The run, which of its tasks have ended, what ended or stopped it as a whole, and the pauses of it that have not ended.
 SELECT r.version_id, r.status::text, r.updated_at, clock_timestamp(),
        ARRAY(SELECT task FROM task t WHERE t.run_id = r.run_id AND t.status IN ('completed', 'failed', 'skipped', 'cancelled')),
-       CASE WHEN r.status IN ('failed', 'cancelled', 'needs_attention') THEN (
+       CASE WHEN r.status IN ('failed', 'cancelled', 'terminated', 'needs_attention') THEN (
          SELECT json_build_object('kind', h.kind, 'at', h.at, 'actor', coalesce(h.actor, ''), 'detail', h.detail)::text FROM history h
-         WHERE h.run_id = r.run_id AND h.kind IN ('cancelled', 'isolated') ORDER BY h.row_version DESC LIMIT 1) END,
+         WHERE h.run_id = r.run_id AND h.kind IN ('cancelled', 'terminated', 'isolated') ORDER BY h.row_version DESC LIMIT 1) END,
        CASE WHEN r.status = 'needs_attention' THEN (
          SELECT d.dead_letter_id FROM dead_letter d
-         WHERE d.run_id = r.run_id AND d.kind = 'record' AND d.status = 'parked' ORDER BY d.created_at DESC LIMIT 1) END
+         WHERE d.run_id = r.run_id AND d.kind = 'record' AND d.status = 'parked' ORDER BY d.created_at DESC LIMIT 1) END,
+       CASE WHEN r.control & 3 > 0 THEN (
+         SELECT json_agg(json_build_object('at', p.at, 'actor', coalesce(p.actor, ''), 'detail', p.detail) ORDER BY p.row_version)::text
+         FROM (SELECT DISTINCT ON (h.detail ->> 'scope') h.* FROM history h
+               WHERE h.run_id = r.run_id AND h.kind = 'paused' AND (h.detail ->> 'scope')::int & r.control > 0
+               ORDER BY h.detail ->> 'scope', h.row_version DESC) AS p) END
 FROM run r WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;
 
 -- name: read_tasks
@@ -30,7 +35,8 @@ SELECT c.task, c.status::text, c.attempt, c.token, c.retries_from, c.changed_at,
        h.session_id, h.worker, h.renewed_at, h.expires_at, h.ended_at, h.draining, h.slots, h.held, h.detail::text,
        a.approval_id, a.status, a.approvers::text, a.asked_at, a.expires_at, a.decided_at, a.decided_by,
        d.dead_letter_id, d.status, c.lookups, p.parked_at, p.resolved_at, p.resolved_by,
-       (SELECT e.error ->> 'code' FROM attempt e WHERE e.run_id = c.run_id AND e.task = c.task ORDER BY e.token DESC LIMIT 1)
+       (SELECT e.error ->> 'code' FROM attempt e WHERE e.run_id = c.run_id AND e.task = c.task ORDER BY e.token DESC LIMIT 1),
+       c.withheld IS NOT NULL
 FROM chosen JOIN task c ON c.run_id = %(run_id)s AND c.task = chosen.task
 LEFT JOIN timer m ON m.run_id = c.run_id AND m.task = c.task AND m.token = c.token
 LEFT JOIN worker_session o ON o.session_id = c.session_id
@@ -74,7 +80,7 @@ WHERE ended_at IS NULL AND expires_at > clock_timestamp() GROUP BY queue;
 SELECT version_id, task, count(*)::int
 FROM (
   SELECT r.version_id, t.task
-  FROM (SELECT run_id, version_id FROM run WHERE status IN ('running', 'waiting', 'needs_attention') AND run_id < %(run_id)s
+  FROM (SELECT run_id, version_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention') AND run_id < %(run_id)s
         ORDER BY run_id DESC LIMIT %(limit)s) AS r
   JOIN task t ON t.run_id = r.run_id
   WHERE t.status = 'queued' AND t.changed_at < %(before)s LIMIT %(limit)s) AS waiting

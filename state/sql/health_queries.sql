@@ -14,14 +14,14 @@ SELECT (SELECT count(*) FROM partition_owner)::int, (SELECT count(DISTINCT owner
 -- name: count_open_runs
 -- Of the oldest %(limit)s open runs.
 SELECT status::text, count(*)::int
-FROM (SELECT status FROM run WHERE status IN ('running', 'waiting', 'needs_attention') ORDER BY run_id LIMIT %(limit)s) AS open
+FROM (SELECT status FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention') ORDER BY run_id LIMIT %(limit)s) AS open
 GROUP BY status;
 
 -- name: count_open_tasks
 -- By version and position, of the oldest %(limit)s open runs; a version's plan knows the queue.
 SELECT r.version_id, t.task, t.status::text, count(*)::int, extract(epoch FROM clock_timestamp() - min(t.changed_at))::float8
 FROM (
-  SELECT run_id, version_id FROM run WHERE status IN ('running', 'waiting', 'needs_attention') ORDER BY run_id LIMIT %(limit)s) AS r
+  SELECT run_id, version_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention') ORDER BY run_id LIMIT %(limit)s) AS r
 JOIN task t ON t.run_id = r.run_id
 WHERE t.status IN ('queued', 'running')
 GROUP BY r.version_id, t.task, t.status;

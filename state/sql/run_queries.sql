@@ -28,7 +28,7 @@ WITH page AS (
          r.namespace, r.output, r.output_error
   FROM run r JOIN workflow_version v ON v.version_id = r.version_id
   WHERE r.namespace = %(namespace)s AND r.run_id < %(before)s AND r.status = %(status)s::run_status
-    AND r.status IN ('running', 'waiting', 'needs_attention')
+    AND r.status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention')
   ORDER BY r.run_id DESC LIMIT %(limit)s),
 sized AS (
   SELECT *, sum(bytes) OVER (ORDER BY run_id DESC) - bytes AS bytes_before
@@ -91,7 +91,7 @@ WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;
 -- Open runs, newest first, those that began since %(since)s, and those named: what the stream of all changes compares.
 SELECT r.run_id, r.status::text, r.row_version, r.version_id, v.name
 FROM (
-  (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'needs_attention') ORDER BY run_id DESC LIMIT %(limit)s)
+  (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention') ORDER BY run_id DESC LIMIT %(limit)s)
   UNION (SELECT run_id FROM run WHERE run_id > %(since)s ORDER BY run_id DESC LIMIT %(limit)s)
   UNION (SELECT unnest(%(run_ids)s::uuid[]))) AS looked_at
 JOIN run r ON r.run_id = looked_at.run_id

@@ -21,7 +21,7 @@ WHERE said_at IS NULL AND due_at < now() + interval '2 seconds' ORDER BY due_at 
 INSERT INTO timer (run_id, task, token, kind, due_at)
 SELECT t.run_id, t.task, t.token, CASE t.status WHEN 'pending' THEN 'backoff' WHEN 'waiting' THEN 'wait' ELSE 'timeout' END, t.due_at
 FROM run r JOIN task t ON t.run_id = r.run_id AND t.due_at IS NOT NULL
-WHERE r.status IN ('running', 'waiting') AND t.changed_at < now() - interval '1 second'
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused') AND t.changed_at < now() - interval '1 second'
   AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = t.run_id AND m.task = t.task)
 LIMIT $1 FOR NO KEY UPDATE OF t SKIP LOCKED
 ON CONFLICT (run_id, task) DO NOTHING
@@ -32,7 +32,7 @@ RETURNING run_id, task, due_at;
 INSERT INTO parked_task (run_id, task, token, namespace, error)
 SELECT t.run_id, t.task, t.token, r.namespace, t.error
 FROM run r JOIN task t ON t.run_id = r.run_id AND t.status = 'waiting' AND t.error IS NOT NULL
-WHERE r.status IN ('running', 'waiting') AND t.changed_at < now() - interval '1 second'
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused') AND t.changed_at < now() - interval '1 second'
   AND NOT EXISTS (SELECT FROM parked_task p WHERE p.run_id = t.run_id AND p.task = t.task)
 LIMIT $1 FOR NO KEY UPDATE OF t SKIP LOCKED
 ON CONFLICT (run_id, task) DO NOTHING
@@ -66,7 +66,7 @@ FROM run r
 JOIN task t ON t.run_id = r.run_id AND t.status = 'running'
 JOIN watermark w ON w.name = 'sessions'
 LEFT JOIN worker_session s ON s.session_id = t.session_id
-WHERE r.status IN ('running', 'waiting')
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused')
   AND (t.changed_at < w.at - make_interval(secs => $1) OR t.changed_at > now() + interval '10 s')
   AND NOT EXISTS (
     SELECT FROM held_task h JOIN worker_session l ON l.session_id = h.session_id AND l.ended_at IS NULL
@@ -79,7 +79,7 @@ LIMIT $2;
 SELECT t.run_id, t.task, t.token, CASE WHEN t.changed_at > now() THEN to_timestamp(0) ELSE t.changed_at END, r.version_id
 FROM run r
 JOIN task t ON t.run_id = r.run_id AND t.status = 'queued'
-WHERE r.status IN ('running', 'waiting')
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused')
   AND (t.changed_at < $1 OR t.changed_at > now() + interval '10 s')
   AND NOT EXISTS (
     SELECT FROM held_task h JOIN worker_session l ON l.session_id = h.session_id AND l.ended_at IS NULL

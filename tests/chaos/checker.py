@@ -14,7 +14,8 @@ Row = dict[str, Any]
 Key = tuple[str, int]
 """(run id, task)"""
 
-RUN_TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
+RUN_TERMINAL: Final = frozenset({"completed", "failed", "cancelled", "terminated"})
+STOPS: Final = ("cancelled", "terminated")
 TERMINAL: Final = RUN_TERMINAL | {"skipped"}
 LEASE_SECONDS: Final = 2.0
 SETTLE_SECONDS: Final = 15.0
@@ -135,10 +136,11 @@ def durability(facts: Facts) -> Found:
             row = facts.letters.get(entry["dead_letter_id"])
             if row is None or row["status"] != status:
                 yield f"an accepted {op} is not there", entry["dead_letter_id"]
-    cancelled = {row["run_id"] for row in facts.dump["inbox"] if row["kind"] == "cancelled"}
-    for entry in facts.calls("cancel", "OK"):
-        if entry["run_id"] not in cancelled:
-            yield "an accepted cancel is not there", entry["run_id"]
+    asked = {(row["run_id"], row["kind"]) for row in facts.dump["inbox"]}
+    for op, kind in (("cancel", "cancelled"), ("terminate", "terminated"), ("pause", "paused"), ("resume", "resumed")):
+        for entry in facts.calls(op, "OK"):
+            if (entry["run_id"], kind) not in asked:
+                yield f"an accepted {op} is not there", entry["run_id"]
     resolved = {row["run_id"] for row in facts.dump["inbox"] if row["kind"] == "resolved"}
     for entry in facts.calls("resolve", "OK"):
         if entry["task_id"].split(".")[0] not in resolved:
@@ -184,14 +186,18 @@ def pure_status(facts: Facts) -> Found:
     """I9: a run's status follows from its tasks."""
     for run_id, run in facts.runs.items():
         counts = facts.counts(run_id)
-        expected = "needs_attention" if run["attention"] else _status(counts)
+        expected = "needs_attention" if run["attention"] else _status(counts, run.get("control", 0))
         if run["status"] != expected:
             yield f"status {run['status']}, its tasks say {expected}", f"{run_id} {dict(counts)}"
 
 
-def _status(counts: Counter[str]) -> str:
+def _status(counts: Counter[str], control: int) -> str:
     if all(status in TERMINAL for status in counts):
+        if control & 4:
+            return "terminated"
         return next((status for status in ("failed", "cancelled") if counts[status]), "completed")
+    if control & 3:
+        return "pausing" if counts["queued"] + counts["running"] else "paused"
     busy = counts["queued"] + counts["running"] + counts["pending"]
     return "waiting" if counts["waiting"] and not busy else "running"
 
@@ -230,7 +236,7 @@ def gap_free_history(facts: Facts) -> Found:
         if sorted(moves[run_id]) != list(range(1, run["row_version"] + 1)):
             missing = set(range(1, run["row_version"] + 1)) ^ set(moves[run_id])
             yield f"history has gaps or strangers at {sorted(missing)[:5]} of {run['row_version']}", run_id
-        shared = {row["row_version"] for row in facts.history[run_id] if row["kind"] == "cancelled"}
+        shared = {row["row_version"] for row in facts.history[run_id] if row["kind"] in STOPS}
         for version, times in moves[run_id].items():
             if times > 1 and version not in shared:
                 yield f"row_version {version} stands for {times} moves", run_id
@@ -258,7 +264,7 @@ def _differs(facts: Facts, key: Key) -> str | None:
             said_no = any(row["kind"] == "decided" for row in facts.of_task(key))
             return None if said_no or (*key, task["token"]) in buried else "failed without a dead letter"
         case "cancelled":
-            asked = any(row["kind"] == "cancelled" for row in facts.history[key[0]])
+            asked = any(row["kind"] in STOPS for row in facts.history[key[0]])
             return None if asked else "cancelled, and nobody asked for it"
         case _:
             return None
@@ -448,9 +454,24 @@ def no_false_death(facts: Facts) -> Found:
             yield "taken over while nothing was broken", f"{facts.name(key)} at {at:.3f}"
 
 
+def pauses(facts: Facts) -> Found:
+    """I25: what a pause withheld was handed out by its end, and a run that is paused was not paused for nothing."""
+    for key, task in facts.tasks.items():
+        if task.get("withheld"):
+            yield "a task is withheld after every pause has ended", facts.name(key)
+    for run_id, rows in facts.history.items():
+        by_scope: dict[Any, list[str]] = defaultdict(list)
+        for row in rows:
+            if row["kind"] in ("paused", "resumed"):
+                by_scope[row["detail"]["scope"]].append(row["kind"])
+        for kinds in by_scope.values():
+            if kinds != [("paused", "resumed")[place % 2] for place in range(len(kinds))]:
+                yield f"a pause and its end do not alternate: {kinds}", run_id
+
+
 def cancel(facts: Facts) -> Found:
     """I16: after an accepted cancel no attempt begins, but for commands that were out already, within a lease."""
-    applied = {r["run_id"]: r for rows in facts.history.values() for r in rows if r["kind"] == "cancelled"}
+    applied = {r["run_id"]: r for rows in facts.history.values() for r in rows if r["kind"] in STOPS}
     for run_id, row in applied.items():
         for other in facts.history[run_id]:
             if other["row_version"] > row["row_version"]:
@@ -548,7 +569,7 @@ def dead_letters(facts: Facts) -> Found:
         if row["status"] == "replayed" and row["kind"] == "task":
             key = (row["run_id"], row["task"])
             # A cancel that was accepted at the same moment wins; the run may be failed all the same.
-            ended = any(r["kind"] == "cancelled" for r in facts.history[row["run_id"]])
+            ended = any(r["kind"] in STOPS for r in facts.history[row["run_id"]])
             told = any(r["token"] == row["token"] for r in facts.of_task(key, "replayed"))
             if not told and not ended:
                 yield "replayed, and its run never heard of it", id_
@@ -569,6 +590,7 @@ RULES: Final[list[tuple[str, Callable[[Facts], Found]]]] = [
     ("I12", exact_attempts),
     ("I13", no_orphan_wait),
     ("I16", cancel),
+    ("I25", pauses),
     ("I18", poison),
     ("I20", approvals),
     ("I22", dead_letters),

@@ -19,6 +19,8 @@ from tests.chaos.workload import WORKFLOWS, choose
 
 CALL_SECONDS: Final = 8.0
 CANCEL_SHARE: Final = 0.05
+TERMINATE_SHARE: Final = 0.02
+PAUSE_SHARE: Final = 0.15
 REUSE_SHARE: Final = 0.02
 LOOK_SECONDS: Final = 0.5
 TRIES_MAX: Final = 400
@@ -116,12 +118,18 @@ class Driver:
         if self._draw.random() < CANCEL_SHARE:
             await asyncio.sleep(self._draw.uniform(0, 2))
             await self.persist("cancel", "POST", f"/runs/{run_id}/cancel", {"reason": "chaos"}, run_id=run_id)
+        for verb, share in (("pause", PAUSE_SHARE), ("terminate", TERMINATE_SHARE)):
+            if self._draw.random() < share:
+                await asyncio.sleep(self._draw.uniform(0, 2))
+                await self.persist(verb, "POST", f"/runs/{run_id}/{verb}", {"reason": "chaos"}, run_id=run_id)
 
     # == people ========================================================================================================
     async def answer_questions(self) -> None:
         """Until stopped: decide approvals, and close dead letters."""
         while not self._stopping.is_set():
-            for look in (self._look_at_approvals, self._look_at_parked, self._look_at_dead_letters):
+            for look in (
+                self._look_at_approvals, self._look_at_parked, self._look_at_dead_letters, self._look_at_paused,
+            ):  # fmt: skip
                 await look()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), LOOK_SECONDS)
@@ -188,6 +196,18 @@ class Driver:
             return
         path = f"/dead-letters/{id_}/discard"
         await self.persist("discard", "POST", path, {"reason": "chaos"}, dead_letter_id=id_)
+
+    async def _look_at_paused(self) -> None:
+        """Every pause ends, some time; some are ended twice."""
+        for status in ("pausing", "paused"):
+            for item in await self._items(f"/runs?status={status}&limit=200"):
+                if self._draw.random() < 0.3:
+                    path = f"/runs/{item['run_id']}/resume"
+                    for _ in range(2 if self._draw.random() < 0.2 else 1):
+                        self._spawn(self._resume(path, item["run_id"]))
+
+    async def _resume(self, path: str, run_id: str) -> None:
+        await self.persist("resume", "POST", path, {"reason": "chaos"}, run_id=run_id)
 
     async def _items(self, path: str) -> list[dict[str, Any]]:
         answer = await self._get(path)

@@ -240,6 +240,8 @@ SPOILED: list[tuple[str, str, Spoil]] = [
     ("I12", "more attempts than allowed", _drop("history", run_id=FAILED, kind="replayed")),
     ("I12", "failed with a try left", _drop("attempt", run_id=FAILED, attempt=3)),
     ("I13", "a run that nothing will move", _set("run", {"run_id": STOPPED}, status="waiting", finished_at=None)),
+    ("I25", "an end of no pause", _add("history", _history(LINEAR, 7, "resumed", T0, detail={"scope": 1}))),
+    ("I25", "what is withheld for ever", _set("task", {"run_id": LINEAR, "task": 0}, withheld="turn")),
     ("I16", "a body long after the cancel", _tell(_call(f"{STOPPED}/a", 1, T0 + 90, "done", 9))),
     ("I16", "history after the cancel", _add("history", _history(STOPPED, 4, "due", T0 + 2.5, task=0, token=1))),
     ("I18", "a poison record nobody set aside", _drop("dead_letter", dead_letter_id="d3")),
@@ -256,6 +258,7 @@ SPOILED: list[tuple[str, str, Spoil]] = [
     ("I24", "an accepted replay that is not there", _set("dead_letter", {"dead_letter_id": "d1"}, status="parked")),
     ("I24", "an accepted resolution that is not there", _say({"op": "resolve", "task_id": "x.a", "token": 1})),
     ("I24", "an accepted cancel that is not there", _drop("inbox")),
+    ("I24", "an accepted pause that is not there", _say({"op": "pause", "run_id": LINEAR})),
 ]  # fmt: skip
 
 

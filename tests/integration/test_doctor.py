@@ -85,6 +85,12 @@ UNTIL = (
     f"UPDATE task SET due_at = now() + '1 h' WHERE run_id = '{ASKED}' AND task = 2; "
 )
 """The task waits for an instant, and not for a person."""
+PAUSE = (
+    f"UPDATE run SET status = 'paused', control = {{}}, row_version = 3 WHERE run_id = '{BACKOFF}'; "
+    "INSERT INTO history (run_id, row_version, at, kind, detail) "
+    f"VALUES ('{BACKOFF}', 3, now(), 'paused', '{{{{\"scope\": 1}}}}'); "
+)
+"""With 1 it is true."""
 DROP = "ALTER TABLE {} DROP CONSTRAINT {}; "
 FAULTS: list[tuple[str, str]] = [
     ("statuses", f"UPDATE run SET status = 'waiting' WHERE run_id = '{RUNNING}'"),
@@ -109,6 +115,10 @@ FAULTS: list[tuple[str, str]] = [
     ("waits", f"DELETE FROM approval WHERE run_id = '{ASKED}'"),
     ("waits", "DELETE FROM parked_task"),
     ("waits", f"DELETE FROM held_task; DELETE FROM task WHERE run_id = '{RUNNING}'"),
+    ("pauses", PAUSE.format(2)),
+    ("pauses", PAUSE.format(1) + f"UPDATE history SET kind = 'resumed' WHERE run_id = '{BACKOFF}' AND row_version = 3"),
+    ("pauses", f"DELETE FROM timer; UPDATE task SET due_at = NULL, withheld = 'body' WHERE run_id = '{BACKOFF}'"),
+    ("statuses", PAUSE.format(1) + f"UPDATE run SET status = 'pausing' WHERE run_id = '{BACKOFF}'"),
     ("joins", f"DELETE FROM task WHERE run_id = '{ASKED}' AND task = 2"),
     ("joins", f"DELETE FROM task WHERE run_id = '{RUNNING}'"),
     ("orphan_timers", "DELETE FROM timer"),
@@ -155,6 +165,8 @@ LEGITIMATE = [
     REQUEST.format(RUNNING, "cancelled", "now()"),
     "UPDATE sweep_pass SET at = now() - interval '5 min' WHERE name = 'retention'",
     UNTIL + f"INSERT INTO timer VALUES ('{ASKED}', 2, 1, 'wait', now() + '1 h')",
+    PAUSE.format(1),
+    PAUSE.format(1) + f"DELETE FROM timer; UPDATE task SET due_at = NULL, withheld = 'body' WHERE run_id = '{BACKOFF}'",
     f"DELETE FROM timer; UPDATE task SET status = 'queued', due_at = NULL, token = 2 WHERE run_id = '{BACKOFF}'",
     f"UPDATE approval SET status = 'approved', decided_at = now() WHERE run_id = '{ASKED}'; "
     + REQUEST.format(ASKED, "decided", "now()"),

@@ -96,6 +96,6 @@ async def test_what_was_said_before_a_step_back_is_said_again(stepped: Yard, sec
 async def test_a_run_ends_no_earlier_than_it_was_last_moved(stepped: Yard):
     run_id = await stepped.start()
     await stepped.query("UPDATE run SET updated_at = now() + %s::interval", BACKWARDS)
-    saved = ([UUID(run_id)], [1], [2], ["completed"])
+    saved = ([UUID(run_id)], [1], [2], ["completed"], [0])
     await psycopg.AsyncRawCursor(stepped.connection).execute(load("batch")["save_runs"].sql, saved)
     assert await stepped.query("SELECT finished_at = updated_at AND finished_at > now() FROM run") == [(True,)]

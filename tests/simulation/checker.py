@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.simulation.scene import Scene
 
 ENDS: Final = frozenset({"completed", "failed", "skipped", "cancelled"})
-RUN_ENDS: Final = frozenset({"completed", "failed", "cancelled"})
+RUN_ENDS: Final = frozenset({"completed", "failed", "cancelled", "terminated"})
 VIOLATIONS_MAX: Final = 20
 
 
@@ -63,6 +63,7 @@ class Checker:
             self.say(f"I7 run {_name(key)} went back to version {after['row_version']}")
 
     def _see_task(self, key: Any, before: Row | None, after: Row | None, transaction: Transaction) -> None:
+        self._see_hand_out(key, before, after, transaction)
         if before is None or after is None:
             return
         if after["token"] < before["token"]:
@@ -71,6 +72,17 @@ class Checker:
             self.say(f"I6 task {_name(key)} changed after its end: {before['status']} to {after['status']}")
         if after["attempt"] < before["attempt"]:
             self.say(f"I12 task {_name(key)}: attempts fell from {before['attempt']} to {after['attempt']}")
+
+    def _see_hand_out(self, key: Any, before: Row | None, after: Row | None, transaction: Transaction) -> None:
+        """A run that is paused, and was not resumed in the same batch, hands nothing out."""
+        run = transaction.writes.get(("run", key[:1])) or {}
+        is_new = after is not None and after["token"] > (0 if before is None else before["token"])
+        told = [row for (table, of), row in transaction.writes.items() if table == "history" and of[0] == key[0]]
+        kinds = {row["kind"] for row in told if row is not None}
+        if is_new and run.get("control", 0) & 3 and "resumed" not in kinds:
+            before_it = self._scene.postgres.tables["run"].get(key[:1])
+            if before_it is not None and before_it["control"] & 3:
+                self.say(f"I25 task {_name(key)} was handed out, and its run is paused")
 
     def _see_session(self, key: Any, before: Row | None, after: Row | None) -> None:
         if before is not None and after is not None and before["ended_at"] is not None:
@@ -189,7 +201,7 @@ class Checker:
             states[run_id][task["status"]] += 1
         for (run_id,), run in tables["run"].items():
             total = len(self._scene.plan_of(run_id).tasks)
-            if (derived := derive(total, states[run_id], run["attention"])) != run["status"]:
+            if (derived := derive(total, states[run_id], run["attention"], run["control"])) != run["status"]:
                 self.say(f"I9 run {_name((run_id,))} is {run['status']}, its tasks say {derived}")
 
     def _check_effects(self) -> None:
@@ -228,12 +240,16 @@ class Checker:
                 self.say(f"I13 run {_name((run_id,))} has ended, and task {task} is still before a person")
 
 
-def derive(total: int, states: Counter[str], attention: bool) -> str:
+def derive(total: int, states: Counter[str], attention: bool, control: int) -> str:
     """A run's status told again, not with the product's words."""
     if attention:
         return "needs_attention"
     if sum(states[end] for end in ENDS) == total:
+        if control & 4:
+            return "terminated"
         return "failed" if states["failed"] else "cancelled" if states["cancelled"] else "completed"
+    if control & 3:
+        return "pausing" if states["queued"] or states["running"] else "paused"
     is_busy = states["queued"] or states["running"] or states["pending"]
     return "waiting" if states["waiting"] and not is_busy else "running"
 

@@ -24,8 +24,9 @@ MODELS: Final[dict[str, Model]] = {}
 """Name -> model."""
 TEXTS: Final[dict[str, str]] = {}
 """SQL text -> name."""
-OPEN_RUN: Final = ("running", "waiting")
-RUN_ENDS: Final = ("completed", "failed", "cancelled")
+OPEN_RUN: Final = ("running", "waiting", "pausing", "paused")
+RUN_ENDS: Final = ("completed", "failed", "cancelled", "terminated")
+PAUSED: Final = ("pausing", "paused")
 
 
 def model(function: Model) -> Model:
@@ -82,7 +83,7 @@ def insert_runs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
         new = {
             "namespace": row["namespaces"], "version_id": row["version_ids"], "status": str(status),
             "row_version": row["row_versions"], "input": text(row["inputs"]), "traceparent": row["traceparents"],
-            "attention": False, "finished_at": t.now if status in RUN_ENDS else None, "created_at": t.now,
+            "attention": False, "control": 0, "finished_at": t.now if status in RUN_ENDS else None, "created_at": t.now,
         }  # fmt: skip
         t.put("run", key, new)
     return []
@@ -98,8 +99,11 @@ def save_runs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
         status = str(row["statuses"])
         changed = {
             **(run or {}), "row_version": row["new"], "status": status, "attention": status == "needs_attention",
-            "finished_at": t.now if status in RUN_ENDS else None,
+            "control": row["controls"], "finished_at": t.now if status in RUN_ENDS else None,
         }  # fmt: skip
+        refuse(
+            (row["controls"] & 3 > 0) == (status in PAUSED) or status == "needs_attention", "run_paused_is_its_status"
+        )
         t.put("run", key, changed)
     return []
 
@@ -116,7 +120,7 @@ def save_outputs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
 
 _NEW_TASK: Final[Row] = {
     "status": "pending", "attempt": 0, "token": 0, "retries_from": 0, "session_id": None, "due_at": None, "input": None,
-    "output": None, "error": None, "lookups": 0,
+    "output": None, "error": None, "lookups": 0, "vanished": 0, "withheld": None,
 }  # fmt: skip
 
 
@@ -127,6 +131,7 @@ def _put_task(t: Transaction, key: tuple[Any, ...], task: Row) -> None:
     refuse(
         task["due_at"] is None or task["status"] in ("pending", "running", "waiting"), "task_timer_only_while_it_counts"
     )
+    refuse(task["withheld"] is None or (task["status"], task["due_at"]) == ("pending", None), "task_withheld")
     t.put("task", key, {**task, "changed_at": t.now})
 
 
@@ -137,7 +142,7 @@ def hand_out_tasks(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
         t.lock("task", key)
         task = t.get("task", *key)
         if task is None or task["token"] == 0:
-            _put_task(t, key, {**(task or _NEW_TASK), "status": "queued", "token": 1, "error": None})
+            _put_task(t, key, {**(task or _NEW_TASK), "status": "queued", "token": 1, "error": None, "withheld": None})
     return []
 
 
@@ -334,9 +339,10 @@ def delete_rows(t: Transaction, ids: Any) -> list[tuple[Any, ...]]:
 
 
 # == run.sql ===========================================================================================================
-LOADED_RUN: Final = ("version_id", "row_version", "attention", "namespace")
+LOADED_RUN: Final = ("version_id", "row_version", "attention", "control", "namespace")
 LOADED_TASK: Final = (
     "status", "attempt", "token", "retries_from", "due_at", "input", "output", "error", "session_id", "lookups",
+    "vanished", "withheld",
 )  # fmt: skip
 """Columns of `load_runs` behind the run's id, and behind a task's index."""
 
@@ -346,7 +352,7 @@ def load_runs(t: Transaction, ids: list[UUID]) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     tasks: dict[bytes, list[tuple[Any, ...]]] = {run_id.bytes: [] for run_id in ids}
     for (run_id, index), task in t.rows("task"):
-        if run_id in tasks and (task["token"] > 0 or task["status"] != "pending"):
+        if run_id in tasks and (task["token"] > 0 or task["status"] != "pending" or task["withheld"]):
             tasks[run_id].append((index, *_loaded_task(t, run_id, index, task)))
     for run_id in ids:
         run = t.get("run", run_id.bytes)
@@ -424,6 +430,12 @@ def read_clock(t: Transaction) -> list[tuple[Any, ...]]:
 def read_position(t: Transaction, *, run_id: UUID, namespace: str) -> list[tuple[Any, ...]]:
     run = t.get("run", run_id.bytes)
     return [] if run is None else [(run["status"], run["row_version"], run["version_id"], "")]
+
+
+@model
+def find_run(t: Transaction, *, run_id: UUID, namespace: str) -> list[tuple[Any, ...]]:
+    run = t.get("run", run_id.bytes)
+    return [] if run is None else [(run["status"], run["control"], run["row_version"])]
 
 
 @model

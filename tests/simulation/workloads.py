@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from headrace.lookup import did_not_happen, happened, unknown
 from headrace.machine import Plan, compile_plan
 from headrace.messages import effect_key
 from headrace.registry import Registry
+from state.control import pause_run, resume_run, terminate_run
 from state.decisions import cancel_run, decide_approval, resolve_task
 from state.starts import start_run
 from state.store import Store
@@ -138,6 +140,8 @@ class Client:
 
     def __init__(self, scene: "Scene", store: Store) -> None:
         self._scene, self._store = scene, store
+        self._whims = Random(scene.seed)
+        """Apart, so that what else happens in a seed stays as it was."""
         self.started: dict[str, str] = {}
         """Trigger key -> run id, of every start that was answered OK."""
         self.asked: set[str] = set()
@@ -149,6 +153,7 @@ class Client:
         random = sim().random
         async with asyncio.TaskGroup() as group:
             group.create_task(self.resolve())
+            group.create_task(self.let_go_on())
             for number in range(self._scene.runs):
                 name = random.choice(self._scene.workflows)
                 when = random.random() * self._scene.fault_seconds * 0.8
@@ -171,6 +176,7 @@ class Client:
         if random.random() < 0.15:
             await asyncio.sleep(random.random() * 2)
             await self._until_told(lambda c: self._cancel(c, run_id))
+        await self._control(run_id)
         if workflow == "approval" and random.random() < 0.6:
             await self._approve(run_id)
         self.busy -= 1
@@ -185,6 +191,28 @@ class Client:
         run_id: str = await self._until_told(start)
         self.started[key] = run_id
         return run_id
+
+    async def _control(self, run_id: str) -> None:
+        """Pause a run now and then, and end some by force."""
+        random = self._whims
+        if random.random() < 0.3:
+            await asyncio.sleep(random.random() * 2)
+            await self._until_told(partial(self._act, act=pause_run, run_id=run_id))
+        if random.random() < 0.05:
+            await asyncio.sleep(random.random() * 2)
+            await self._until_told(partial(self._act, act=terminate_run, run_id=run_id))
+
+    async def _act(self, connection: Any, act: Callable[..., Coroutine[Any, Any, None]], run_id: str) -> None:
+        with suppress(ConflictError, NotFoundError):
+            await act(connection, self._store, UUID(run_id), reason="a whim", actor="client")
+
+    async def let_go_on(self) -> None:
+        """Be whoever ends every pause, some time."""
+        while True:
+            await asyncio.sleep(0.3)
+            for (run_id,), run in list(self._scene.postgres.tables["run"].items()):
+                if run["control"] & 3 and self._whims.random() < 0.2:
+                    await self._until_told(partial(self._act, act=resume_run, run_id=str(UUID(bytes=run_id))))
 
     async def _cancel(self, connection: Any, run_id: str) -> None:
         with suppress(ConflictError, NotFoundError):

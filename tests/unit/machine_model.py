@@ -18,20 +18,24 @@ from headrace.machine import (
     Decided,
     Isolated,
     MachineEvent,
+    Paused,
     Plan,
     Released,
     Replayed,
     Resolved,
+    Resumed,
     RunState,
     RunStatus,
     TaskPlan,
     TaskState,
+    Terminated,
     Transition,
     advance,
     begin,
 )
 from headrace.machine.backoff import RetryPlan
 from headrace.machine.plan import ApprovalPlan, Effect, Join, WaitPlan
+from headrace.machine.status import PAUSED
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 KEY = b"01890a5d-ac96-774b-bcce-b302099a8057"
@@ -101,7 +105,7 @@ def plan_of(*specs: Spec, output: object = None) -> Plan:
 def picture(run: RunState) -> tuple[Any, ...]:
     """All of a run, as a value that shares nothing mutable with it."""
     return (
-        run.key, run.plan, run.input, run.row_version, run.attention, run.status,
+        run.key, run.plan, run.input, run.row_version, run.attention, run.control, run.status,
         dict(run.tasks), dict(run.counts), dict(run.missing), dict(run.wanted),
     )  # fmt: skip
 
@@ -112,15 +116,21 @@ def content(transition: Transition | None) -> tuple[Any, ...] | None:
         return None
     counts = {status: count for status, count in transition.counts.items() if count}
     return (
-        transition.tasks, transition.missing, transition.wanted, counts, transition.attention, transition.status,
-        transition.actions,
+        transition.tasks, transition.missing, transition.wanted, counts, transition.attention, transition.control,
+        transition.status, transition.actions,
     )  # fmt: skip
 
 
 def reload(run: RunState) -> RunState:
     """The run as a process finds it that has only what Postgres holds."""
     return RunState(
-        run.key, run.plan, run.input, row_version=run.row_version, attention=run.attention, tasks=dict(run.tasks)
+        run.key,
+        run.plan,
+        run.input,
+        row_version=run.row_version,
+        attention=run.attention,
+        control=run.control,
+        tasks=dict(run.tasks),
     )
 
 
@@ -129,10 +139,10 @@ def essence(run: RunState) -> tuple[Any, ...]:
     missing = {
         spec.index: (run.missing.get(spec.index, len(spec.needs)), run.wanted.get(spec.index, spec.quorum))
         for spec in run.plan.tasks
-        if spec.index not in run.tasks and not spec.is_chained
+        if run.task(spec.index).is_untouched and not spec.is_chained
     }
     counts = {status: count for status, count in run.counts.items() if count}
-    return run.status, run.attention, run.tasks, counts, missing
+    return run.status, run.attention, run.control, run.tasks, counts, missing
 
 
 class Trial:
@@ -223,6 +233,15 @@ class Trial:
 
     def cancel(self, reason: str = "") -> bool:
         return self.tell(Cancelled(reason))
+
+    def terminate(self, reason: str = "") -> bool:
+        return self.tell(Terminated(reason))
+
+    def pause(self, scope: int = PAUSED) -> bool:
+        return self.tell(Paused(scope, "to look", "ada"))
+
+    def resume(self, scope: int = PAUSED) -> bool:
+        return self.tell(Resumed(scope, "looked", "ada"))
 
     def isolate(self) -> bool:
         return self.tell(Isolated(BROKEN))

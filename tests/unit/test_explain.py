@@ -27,6 +27,7 @@ from state.explain import (
     Failure,
     Letter,
     Parked,
+    Pause,
     Question,
     Queue,
     Relay,
@@ -119,6 +120,8 @@ def pending() -> Iterator[TaskFacts]:
     for due_at, timer, error, lookups in itertools.product(dues, timers, (None, "ERROR", "UNKNOWN_TASK"), (0, 1)):
         yield task(TaskStatus.PENDING, due_at=due_at, timer=timer, last_error=error, lookups=lookups)
     yield task(TaskStatus.PENDING, token=0, attempt=0)
+    yield task(TaskStatus.PENDING, token=0, attempt=0, withheld=True)
+    yield task(TaskStatus.PENDING, withheld=True)
 
 
 def queued() -> Iterator[TaskFacts]:
@@ -175,7 +178,7 @@ STATES = {
 }
 """A status without its states fails the walk."""
 OF_STATUS = {
-    TaskStatus.PENDING: {"BACKOFF", "TIMER_OVERDUE", "TIMER_MISSING", "JOIN_MISSED", "NEEDS_UNFINISHED"},
+    TaskStatus.PENDING: {"BACKOFF", "TIMER_OVERDUE", "TIMER_MISSING", "JOIN_MISSED", "NEEDS_UNFINISHED", "WITHHELD"},
     TaskStatus.QUEUED: {
         "NOT_PUBLISHED", "NO_WORKER", "WORKERS_DRAINING", "WORKERS_FULL", "NOT_RECEIVED", "COMMAND_LOST", "IN_PREFETCH",
         "CLAIM_NOT_GRANTED", "RECEIVED", "SESSION_EXPIRED", "SESSION_ENDED",
@@ -194,8 +197,9 @@ OF_STATUS = {
     TaskStatus.CANCELLED: {"TASK_CANCELLED"},
 }  # fmt: skip
 """What the nearest cause of a task may be, once what concerns the whole run is set aside."""
-WHOLE_RUN = {"NEEDS_ATTENTION", "REQUEST_NOT_APPLIED", "LOOKING_UP"}
+WHOLE_RUN = {"NEEDS_ATTENTION", "REQUEST_NOT_APPLIED", "LOOKING_UP", "PAUSED"}
 STOPS = (None, Stop("cancelled", ago(4), "ana", "enough"), Stop("isolated", ago(4), "", "KeyError", ID))
+PAUSES = (Pause(ago(30), "ana", "to look"), Pause(ago(20), of_workflow=True))
 
 
 def every_facts() -> Iterator[Facts]:
@@ -205,7 +209,10 @@ def every_facts() -> Iterator[Facts]:
     for number, (state, status) in enumerate(itertools.product(states, RunStatus)):
         for step in range(2):
             engine, queues, requests, ahead, stop = around[(number * 31 + step * 509) % len(around)]
-            yield facts(state, status, engine=engine, queues=queues, requests=requests, ahead=ahead, stop=stop)
+            pauses = PAUSES[number % 2 :] if status in (RunStatus.PAUSING, RunStatus.PAUSED) else ()
+            yield facts(
+                state, status, engine=engine, queues=queues, requests=requests, ahead=ahead, stop=stop, pauses=pauses
+            )
     plain = [state for state in queued() if not state.lookups and state.last_error is None]
     for state, engine, queues, ahead in itertools.product(plain, ENGINES.values(), QUEUES.values(), ({}, {"mail": 3})):
         yield facts(state, engine=engine, queues=queues, ahead=ahead)
@@ -250,6 +257,7 @@ def test_every_state_of_every_run_has_causes_and_the_first_fits_the_state():
             assert f"RUN_{of.status.upper()}" in {cause.code for cause in causes}
         if of.status is RunStatus.NEEDS_ATTENTION:
             assert causes[0].code is Code.NEEDS_ATTENTION
+        assert (Code.PAUSED in {cause.code for cause in causes}) is bool(of.pauses)
     assert walked > 10_000
     assert seen == set(Code), f"never said: {set(Code) - seen}"
 
@@ -485,3 +493,26 @@ def test_the_command_shows_what_holds_a_task_up_and_what_to_do(monkeypatch: pyte
         assert words in shown.output
     assert json.loads(CliRunner().invoke(app, ["explain", str(RUN_ID), "--json"]).stdout) == ANSWER
     assert seen[-1] == f"/runs/{RUN_ID}/explain"
+
+
+def test_a_pause_says_who_paused_since_when_and_what_still_runs():
+    runs = TaskFacts(CLAIMS, TaskStatus.RUNNING, ago(5), attempt=1, token=2, owner=LIVE, lister=LIVE)
+    waits = TaskFacts(PLAIN, TaskStatus.WAITING, ago(5), question=Question(ID, "waiting", ["lead"], ago(9)))
+    withheld = TaskFacts(3, TaskStatus.PENDING, ago(5), token=0, withheld=True)
+    given = facts(
+        None, RunStatus.PAUSING, tasks={1: runs, 2: waits, 3: withheld}, pauses=[Pause(ago(30), "ana", "why?")]
+    )
+    first = explain_run(given)[0]
+    assert (first.code, first.since, first.tasks) == (Code.PAUSED, ago(30), ["last"])
+    assert first.text == (
+        "The run is paused for 30.0 s by ana: why?; task still runs, plain waits on, and last begins when it goes on."
+    )
+    assert [act.cli for act in first.acts] == [f"headrace resume {RUN_ID}"]
+    assert [cause.code for cause in explain_task(given, 3)] == [Code.PAUSED, Code.WITHHELD]
+
+
+def test_a_pause_of_the_workflow_is_told_apart_from_one_of_the_run():
+    given = facts(None, RunStatus.PAUSED, pauses=[Pause(ago(30), "ana", of_workflow=True)])
+    first = explain_run(given)[0]
+    assert first.text == "The run is paused with its workflow w for 30.0 s by ana; nothing of it runs."
+    assert first.acts[0].api == "POST /workflows/w/resume"

@@ -31,16 +31,19 @@ from headrace.machine import (
     KeepOutput,
     MachineEvent,
     Park,
+    Paused,
     Plan,
     Released,
     Replayed,
     Resolved,
+    Resumed,
     RunState,
     RunStatus,
     SetTimer,
     TaskPlan,
     TaskState,
     TaskStatus,
+    Terminated,
     Transition,
     Unpark,
     advance,
@@ -51,7 +54,7 @@ from headrace.machine.advance import NOTHING_FAILED, UPSTREAM_FAILED
 from headrace.machine.backoff import RetryPlan
 from headrace.machine.plan import Effect, Join, WaitPlan
 from headrace.machine.run_state import UNTOUCHED
-from headrace.machine.status import RUN_TERMINAL, TERMINAL
+from headrace.machine.status import PAUSED, PAUSES, RUN_TERMINAL, TERMINAL, TERMINATED, WORKFLOW_PAUSED
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 from tests.unit.machine_model import (
     BROKEN,
@@ -137,6 +140,7 @@ sketch = st.tuples(
     st.sampled_from(WAITS),
 )
 which = st.integers(0, 2**16)
+OF_A_RUN = (Cancelled, Terminated, Isolated, Released, Paused, Resumed)
 
 
 def plan_of(sketches: list[Sketch]) -> Plan:
@@ -240,7 +244,8 @@ class Store:
         for action in transition.actions:
             match action:
                 case Dispatch():
-                    self._hand_out(plan, transition.tasks[action.task], action)
+                    is_paused = transition.control & PAUSES > 0
+                    self._hand_out(plan, transition.tasks[action.task], action, is_paused=is_paused)
                     opened.add(action.task)
                 case Grant():
                     state = transition.tasks.get(action.task) or run.task(action.task)
@@ -266,6 +271,7 @@ class Store:
                     assert action.task in self.timers
                     del self.timers[action.task]
                 case Ask():
+                    assert not transition.control & PAUSES, "asked by a run that is paused"
                     assert action.task not in self.questions
                     self.questions[action.task] = action.token
                 case CloseQuestion():
@@ -287,9 +293,10 @@ class Store:
                 case _:
                     pass
 
-    def _hand_out(self, plan: Plan, state: TaskState, action: Dispatch) -> None:
+    def _hand_out(self, plan: Plan, state: TaskState, action: Dispatch, *, is_paused: bool) -> None:
         spec, hand_out = plan.tasks[action.task], (action.task, action.token)
         assert hand_out not in self.bodies | self.lookups, "handed out twice under one token"
+        assert not is_paused, "handed out by a run that is paused"
         assert (state.status, state.token) == (TaskStatus.QUEUED, action.token)
         assert spec.run is not None, "a question was handed out"
         assert spec.approval is None or action.task in self.approved, "handed out without its approval"
@@ -352,6 +359,10 @@ class Runs(RuleBasedStateMachine):
     def a_person_releases_the_run(self) -> None:
         self._say(Released("ada"))
 
+    @rule(scope=st.sampled_from([PAUSED, PAUSED, WORKFLOW_PAUSED]), is_over=st.booleans())
+    def the_run_is_paused_or_resumed(self, scope: int, is_over: bool) -> None:
+        self._say(Resumed(scope, by="ada") if is_over else Paused(scope, by="ada"))
+
     @rule(task=which, edited=st.sampled_from([None, None, b'{"n":9}']))
     def a_dead_letter_is_replayed(self, task: int, edited: bytes | None) -> None:
         failed = [index for index, state in self.run.tasks.items() if state.status is TaskStatus.FAILED]
@@ -376,6 +387,8 @@ class Runs(RuleBasedStateMachine):
             return
         if self.run.attention:
             self._say(Released("ada"))
+        for scope in (WORKFLOW_PAUSED, PAUSED):
+            self._say(Resumed(scope, by="ada"))
         for step in count():
             if self.run.status in RUN_TERMINAL:
                 return
@@ -386,7 +399,7 @@ class Runs(RuleBasedStateMachine):
     # -- events --------------------------------------------------------------------------------------------------------
     def _is_open(self, index: int) -> bool:
         state = self.run.task(index)
-        return state.status not in TERMINAL and state is not UNTOUCHED
+        return state.status not in TERMINAL and not state.is_untouched
 
     def _answer(self, index: int, kind: int, choice: int) -> MachineEvent:
         state = self.run.task(index)
@@ -398,6 +411,8 @@ class Runs(RuleBasedStateMachine):
             return Due(index, state.token, NONCE, "wait")
         if state.status is TaskStatus.WAITING:
             return Decided(index, state.token, ("approved", "approved", "rejected", "expired")[kind % 4])
+        if state.withheld:
+            return Resumed((PAUSED, WORKFLOW_PAUSED)[kind % 2])
         if state.status is TaskStatus.PENDING:
             if kind % 4 < 3:  # otherwise a sweep says it too early
                 self.at = max(self.at, state.due_at or 0)
@@ -425,9 +440,9 @@ class Runs(RuleBasedStateMachine):
                 return Returned(task, token, NONCE, begun=begun, session=session)
 
     def _any_event(self, task: int, token: int, kind: int, choice: int) -> MachineEvent:
-        match kind % 28:
+        match kind % 30:
             case 0:
-                return Cancelled("enough", "ada")
+                return (Cancelled, Terminated)[choice % 2]("enough", "ada")
             case 1:
                 return Isolated(BROKEN)
             case 2:
@@ -442,6 +457,8 @@ class Runs(RuleBasedStateMachine):
                 return Due(task, token, NONCE, ("timeout", "wait")[choice % 2])
             case 13 | 14:
                 return Resolved(task, token, ("happened", "did_not_happen", "fail")[choice % 3], OUTPUTS[0])
+            case 15:
+                return Paused((PAUSED, WORKFLOW_PAUSED)[choice % 2], by="ada")
             case _:
                 return self._from_a_worker(task, token, choice, kind)
 
@@ -461,7 +478,8 @@ class Runs(RuleBasedStateMachine):
 
     def _check_said_again(self, event: MachineEvent) -> None:
         again = advance(self.plan, self.run, event, self.at)
-        if isinstance(event, Started) and event.claim:  # an answer may get lost, so it is given each time
+        if isinstance(event, Started) and event.claim and not self.run.task(event.task).withheld:
+            # An answer may get lost, so it is given each time.
             assert again is not None
             assert not again.tasks
             assert [type(action) for action in again.actions] == [Grant]
@@ -470,10 +488,10 @@ class Runs(RuleBasedStateMachine):
 
     def _check_current(self, event: MachineEvent) -> None:
         """Only what the run waits for may move it."""
-        if isinstance(event, Cancelled):
+        if isinstance(event, Cancelled | Terminated):
             return
         assert self.run.attention is isinstance(event, Released)
-        if isinstance(event, Isolated | Released):
+        if isinstance(event, Isolated | Released | Paused | Resumed):
             return
         assert event.task in range(len(self.plan.tasks))
         assert event.token == self.run.task(event.task).token, "a stale token moved the run"
@@ -495,7 +513,7 @@ class Runs(RuleBasedStateMachine):
         self.has_replayed |= isinstance(event, Replayed)
         if isinstance(event, Replayed) and event.input is not None:
             self.store.edited[event.task] = event.input
-        if event is not None and not isinstance(event, Cancelled | Isolated | Released):
+        if event is not None and not isinstance(event, OF_A_RUN):
             self.store.hear(self.plan, self.run.task(event.task), event)
         self.store.write(self.plan, self.run, transition)
         self.run.apply(transition)
@@ -516,7 +534,7 @@ class Runs(RuleBasedStateMachine):
             assert isinstance(event, Replayed), "a terminal state was left"
             if index == event.task:
                 assert before.status is TaskStatus.FAILED
-                assert after.token > before.token
+                assert after.token > before.token or after.withheld
             else:
                 assert before.status is TaskStatus.SKIPPED
                 assert before.error == UPSTREAM_FAILED
@@ -528,8 +546,10 @@ class Runs(RuleBasedStateMachine):
         assert essence(reload(run)) == essence(run)
         counts: dict[TaskStatus, int] = {}
         for state in run.tasks.values():
+            if state.is_untouched:
+                continue
             counts[state.status] = counts.get(state.status, 0) + 1
-        assert run.status is derive_status(len(plan.tasks), counts, attention=run.attention)
+        assert run.status is derive_status(len(plan.tasks), counts, attention=run.attention, control=run.control)
         for index in range(len(plan.tasks)):
             self._check_task(index, run.task(index))
         assert self.store.timers.keys() == {index for index, state in run.tasks.items() if state.due_at is not None}
@@ -539,6 +559,8 @@ class Runs(RuleBasedStateMachine):
         assert self.store.parked == {i: state.error for i, state in waiting.items() if state.error is not None}
         assert run.status in RUN_TERMINAL or any(self._is_open(index) for index in run.tasks), "nothing will wake it"
         assert run.attention is (run.status is RunStatus.NEEDS_ATTENTION)
+        assert (run.status is RunStatus.TERMINATED) == (run.control & TERMINATED > 0)
+        assert not (run.control & PAUSES and run.status in RUN_TERMINAL), "paused, and it has ended"
 
     def _check_task(self, index: int, state: TaskState) -> None:
         ended = len(self.store.attempts.get(index, ()))
@@ -556,6 +578,8 @@ class Runs(RuleBasedStateMachine):
         assert 0 <= state.attempt - state.retries_from <= self.plan.tasks[index].retry.attempts, "more than the policy"
         may_it = may_run(self.plan, self.run, index)
         match state.status:
+            case TaskStatus.PENDING if state.withheld:
+                assert self.run.control & PAUSES, "withheld, and nothing pauses the run"
             case TaskStatus.PENDING if state.due_at is None:
                 assert state is UNTOUCHED
                 assert may_it is None, "a join is stuck"
@@ -575,7 +599,7 @@ class Runs(RuleBasedStateMachine):
                 assert (state.error == NOTHING_FAILED) <= (self.plan.tasks[index].join == "on_failure")
             case _:
                 pass
-        if state.status not in (TaskStatus.PENDING, TaskStatus.SKIPPED, TaskStatus.CANCELLED):
+        if state.withheld or state.status not in (TaskStatus.PENDING, TaskStatus.SKIPPED, TaskStatus.CANCELLED):
             # What has begun stays, also when a replay took back what it began because of.
             assert may_it or (self.has_replayed and self.plan.tasks[index].join in ("always", "on_failure"))
 

@@ -342,3 +342,33 @@ def test_the_example_of_the_page_runs(tmp_path: Path):
     script.write_text(example)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)  # our own page
     assert done.returncode == 0, done.stderr
+
+
+# == control of a run ==================================================================================================
+def test_a_paused_run_lets_a_wait_end_and_begins_nothing():
+    calls: list[str] = []
+    made = harness("  a: { wait: { for: 1d } }\n  b: { run: one, needs: a }", one=lambda: calls.append("b"))
+    run = made.start()
+    run.pause("to look", by="ada")
+    made.advance(days=3)
+    assert (run.status, run.tasks, calls) == ("paused", {"a": "completed", "b": "pending"}, [])
+    made.run_until_idle()  # nothing but a person moves it
+    assert run.status == "paused"
+    run.resume(by="ada")
+    assert (run.status, calls) == ("completed", ["b"])
+    assert kinds(run) == ["started", "waits", "paused", "due", "resumed", "attempt_completed", "finished"]
+
+
+def test_what_a_pause_and_a_termination_cannot_do_is_refused():
+    made = harness("  a: { approval: { title: ok? } }")
+    run = made.start()
+    with pytest.raises(ConflictError, match="not paused"):
+        run.resume()
+    run.pause()
+    with pytest.raises(ConflictError, match="paused already"):
+        run.pause()
+    run.terminate("enough")
+    assert (run.status, run.tasks) == ("terminated", {"a": "cancelled"})
+    for act in (run.pause, run.terminate, run.cancel):
+        with pytest.raises(ConflictError, match="terminated already"):
+            act()

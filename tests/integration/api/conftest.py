@@ -22,10 +22,14 @@ from headrace.machine import (
     Decided,
     Isolated,
     MachineEvent,
+    Paused,
     Released,
     Replayed,
+    Resumed,
+    Terminated,
     advance,
 )
+from headrace.machine.status import PAUSED
 from headrace.messages import Error, Failed, Started, Succeeded
 from state.plans import Plans
 from state.store import Rows, Store, StoredRun, execute_sync
@@ -108,11 +112,16 @@ def _event(kind: str, body: str, actor: str) -> MachineEvent:
         outcome: str = ""
         comment: str = ""
         reason: str = ""
+        scope: int = PAUSED
         input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
     given = msgspec.json.decode(body, type=Body)
     if kind == "cancelled":
         return Cancelled(given.reason, actor)
+    if kind == "terminated":
+        return Terminated(given.reason, actor)
+    if kind in ("paused", "resumed"):
+        return (Paused if kind == "paused" else Resumed)(given.scope, given.reason, actor)
     if kind == "released":
         return Released(actor)
     if kind == "decided":
