@@ -16,7 +16,9 @@ from state.outbox import Record, emit
 from state.sql import load
 from state.store import Store
 
-Kind = Literal["cancelled", "decided", "replayed", "resolved", "released", "terminated", "paused", "resumed"]
+Kind = Literal[
+    "cancelled", "decided", "replayed", "resolved", "released", "terminated", "paused", "resumed", "supplied", "reran",
+]  # fmt: skip
 HEARD_IN_ISOLATION: Final = ("cancelled", "terminated", "released")
 """What a run takes while it stands aside; all else stays in the inbox until somebody has let it go on."""
 
@@ -30,8 +32,8 @@ async def request(
 
     Bodies: cancelled {"reason"}; decided {"task", "token", "outcome", "comment"}; replayed {"task", "token", "input"?};
     resolved {"task", "token", "outcome", "comment", "output"?}; released {}; terminated {"reason"}; paused and resumed
-    {"scope", "reason"}. A body may hold `msgspec.Raw` for user
-    data that must keep its bytes.
+    {"scope", "reason"}; supplied {"task", "token", "output", "reason"}; reran {"row_version", "tasks", "input"?,
+    "reason"}. A body may hold `msgspec.Raw` for user data that must keep its bytes.
     """
     inbox_id = str(uuid7())
     async with psycopg.AsyncRawCursor(connection) as cursor:

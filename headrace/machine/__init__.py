@@ -13,13 +13,14 @@ States of a task, and who causes each edge
     RUNNING    a worker said that its body began                      Started
     WAITING    a person is asked, or an instant has to come           a task with an approval, or a wait, became ready;
                                                                       an ambiguous end of a `manual` task
-    COMPLETED  it has its result                                      Succeeded; Decided approved; Due
+    COMPLETED  it has its result                                      Succeeded; Decided approved; Due; Supplied
     FAILED     no try is left, or none can help                       Failed, Lost, Due; Decided rejected or expired
     SKIPPED    it will never run                                      condition false; its join
     CANCELLED  the run was cancelled or terminated before it ended    Cancelled, Terminated
-The last four are terminal. One edge leads out of a terminal state, and only an operator's act causes it: `Replayed`
-takes a FAILED task of a dead letter back to QUEUED, and the tasks that were skipped because of it back to PENDING. It
-does not go round an approval: a task that never ran is asked about (again) first.
+The last four are terminal. Only an operator's act leads out of one: `Replayed` takes a FAILED task of a dead letter
+back to QUEUED, and the tasks that were skipped because of it back to PENDING; `Supplied` completes a FAILED task (or
+one that is open) with an output that a person gives; `Reran` takes part of a run that has ended back to where its joins
+decide about it. None goes round an approval: a task that never ran is asked about (again) first.
 
 The token counts hand-outs, questions and waits of a task: it rises by one with each, and never falls, over restarts,
 failovers and replays. An event that names another token than the task's is stale: it changes nothing. So a late,
@@ -46,6 +47,11 @@ caused; what has begun stays as it is. A condition is looked at when the join al
 all its tasks have: FAILED if one did, also where a task `on_failure` came after it. A cancel is no end of a need: it
 ends all tasks at once, those that were to run always too.
 
+A rerun takes the tasks it names and all behind them, or what failed or was cancelled and what was skipped because of
+that; the ends of the others stand. What it takes is as before its join was decided, but that no token and no attempt
+number is used again. It names the row_version of the run that the operator saw, so that it happens once, to that. A
+task whose body began before may have had its effect: at its turn its policy is asked, as after an ambiguous end.
+
 A pause is a flag of the run and no state of a task: while it is set, nothing of the run begins, be it a body, a lookup,
 a question or a wait. What would begin is PENDING and `withheld`, together with where it goes on, and does so in the
 order of the graph when nobody pauses the run any more. What was handed out before goes on to its end, and counts: a
@@ -53,8 +59,8 @@ result may be on its way already. Only a claim is not granted, since its body ha
 for its timer, its backoff or a person, and an answer to it is kept. A run that ends is paused no more. A termination
 does at once what a cancel does, and is told apart: whatever a cancel will do to clean up, a termination does not.
 
-`advance` and `apply` cost O(tasks the event touches); only a cancel, a termination and the end of a pause touch all.
-Recursion is nowhere.
+`advance` and `apply` cost O(tasks the event touches); only a cancel, a termination, the end of a pause and a rerun
+touch all. Recursion is nowhere.
 
 Not modelled here: whether a holder still lives (the sweeps read sessions), offsets and ownership (the run agent).
 """
@@ -65,6 +71,7 @@ from headrace.machine.actions import (
     Ask,
     BuryTask,
     ClearTimer,
+    CloseLetter,
     CloseQuestion,
     Dispatch,
     EndAttempt,
@@ -85,8 +92,10 @@ from headrace.machine.event import (
     Paused,
     Released,
     Replayed,
+    Reran,
     Resolved,
     Resumed,
+    Supplied,
     Terminated,
 )
 from headrace.machine.plan import Plan, TaskPlan, compile_plan
@@ -100,6 +109,7 @@ __all__ = [
     "BuryTask",
     "Cancelled",
     "ClearTimer",
+    "CloseLetter",
     "CloseQuestion",
     "Decided",
     "Dispatch",
@@ -114,11 +124,13 @@ __all__ = [
     "Plan",
     "Released",
     "Replayed",
+    "Reran",
     "Resolved",
     "Resumed",
     "RunState",
     "RunStatus",
     "SetTimer",
+    "Supplied",
     "TaskPlan",
     "TaskState",
     "TaskStatus",

@@ -81,6 +81,12 @@ class TaskFacts(NamedTuple):
     withheld: bool = False
     """It may begin, and does when the pause of its run ends."""
 
+    @property
+    def is_untouched(self) -> bool:
+        """Its join is undecided: it was never handed out, or not since its run was rerun."""
+        has_failed = self.attempt > self.retries_from or self.lookups > 0
+        return self.status is TaskStatus.PENDING and not (self.withheld or self.due_at or self.timer or has_failed)
+
 
 class Request(NamedTuple):
     inbox_id: UUID
