@@ -1,4 +1,5 @@
 """The retention on a real Postgres: what goes, what stays, and that nobody waits for it."""
+# ruff: noqa: S608 - instants of this file
 
 from collections.abc import AsyncIterator
 from typing import Any
