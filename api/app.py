@@ -20,6 +20,7 @@ from api import (
     openapi,
     parked_tasks,
     runs,
+    signals,
     stream,
     subscriptions,
     tasks,
@@ -42,6 +43,7 @@ from state.store import Store
 _ROUTERS = (
     workflows,
     runs,
+    signals,
     tasks,
     explain,
     approvals,

@@ -68,6 +68,8 @@ class _Endpoints:
     history = Endpoint(requests.history)
     explain = Endpoint(requests.explain)
     cancel = Endpoint(requests.cancel)
+    signal = Endpoint(requests.signal)
+    signals = Endpoint(requests.signals)
     release = Endpoint(requests.release)
     approvals = Endpoint(requests.approvals)
     approve = Endpoint(requests.approve)

@@ -22,6 +22,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "workflow": ("publish", "workflows"),
     "run": ("run", "runs", "show", "cancel", "release"),
     "explain": ("explain",),
+    "signal": ("signal", "signals"),
     "approval": ("approvals", "approve", "reject"),
     "parked": ("parked", "resolve"),
     "dead_letter": ("dead-letters", "replay", "discard"),

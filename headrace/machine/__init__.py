@@ -10,9 +10,9 @@ States of a task, and who causes each edge
     PENDING    its join is undecided, or it waits out a backoff       the graph; a failed attempt
     QUEUED     handed out: a command with this token is on its way    its join; backoff due; lost; approved; replayed
     RUNNING    a worker said that its body began                      Started
-    WAITING    a person is asked, or an instant has to come           a task with an approval, or a wait, became ready;
-                                                                      an ambiguous end of a `manual` task
-    COMPLETED  it has its result                                      Succeeded; Decided approved; Due
+    WAITING    a person is asked, an instant has to come, or a        a task with an approval, a wait or a signal
+               signal                                                 became ready; an ambiguous end of a `manual` task
+    COMPLETED  it has its result                                      Succeeded; Decided approved; Due; Signalled
     FAILED     no try is left, or none can help                       Failed, Lost, Due; Decided rejected or expired
     SKIPPED    it will never run                                      condition false; its join
     CANCELLED  the run was cancelled before it ended                  Cancelled
@@ -45,6 +45,13 @@ caused; what has begun stays as it is. A condition is looked at when the join al
 all its tasks have: FAILED if one did, also where a task `on_failure` came after it. A cancel is no end of a need: it
 ends all tasks at once, those that were to run always too.
 
+A signal is told to a run from outside, at any time, and is an event of that run like any other. The first task of the
+graph that waits for its name, and for its key if it has one, takes it and has completed. While none does, the run keeps
+it, and the first task that begins to wait for it takes it at once: of several, the one that was stored first. So it
+makes no difference which of the two comes first. One signal completes one task, and whatever comes second is stale: the
+signal again, or the time-out of a wait that has ended. A signal that comes after the time-out is kept. What a run has
+kept when it ends stays with it, for a replay; a run that has ended takes nothing more.
+
 `advance` and `apply` cost O(tasks the event touches); only a cancel touches all. Recursion is nowhere.
 
 Not modelled here: whether a holder still lives (the sweeps read sessions), offsets and ownership (the run agent).
@@ -62,13 +69,17 @@ from headrace.machine.actions import (
     Finish,
     Grant,
     KeepOutput,
+    KeepSignal,
+    Listen,
     Park,
     SetTimer,
+    StopListening,
+    TakeSignal,
     Transition,
     Unpark,
 )
 from headrace.machine.advance import advance, begin
-from headrace.machine.event import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, Resolved
+from headrace.machine.event import Cancelled, Decided, Isolated, MachineEvent, Released, Replayed, Resolved, Signalled
 from headrace.machine.plan import Plan, TaskPlan, compile_plan
 from headrace.machine.run_state import RunState, TaskState
 from headrace.machine.status import RunStatus, TaskStatus, derive_status
@@ -88,6 +99,8 @@ __all__ = [
     "Grant",
     "Isolated",
     "KeepOutput",
+    "KeepSignal",
+    "Listen",
     "MachineEvent",
     "Park",
     "Plan",
@@ -97,6 +110,9 @@ __all__ = [
     "RunState",
     "RunStatus",
     "SetTimer",
+    "Signalled",
+    "StopListening",
+    "TakeSignal",
     "TaskPlan",
     "TaskState",
     "TaskStatus",

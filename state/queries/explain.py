@@ -16,6 +16,7 @@ from state.explain import (
     Facts,
     Failure,
     Letter,
+    Listening,
     Parked,
     Question,
     Queue,
@@ -145,6 +146,7 @@ def _task(row: Row) -> TaskFacts:
         lookups=row[38],
         parked=None if row[39] is None else Parked(*row[39:42]),
         last_error=row[42],
+        listening=None if row[43] is None else Listening(*row[43:46]),
     )
 
 

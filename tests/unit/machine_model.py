@@ -24,6 +24,7 @@ from headrace.machine import (
     Resolved,
     RunState,
     RunStatus,
+    Signalled,
     TaskPlan,
     TaskState,
     Transition,
@@ -31,7 +32,7 @@ from headrace.machine import (
     begin,
 )
 from headrace.machine.backoff import RetryPlan
-from headrace.machine.plan import ApprovalPlan, Effect, Join, WaitPlan
+from headrace.machine.plan import ApprovalPlan, Effect, Join, SignalPlan, WaitPlan
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 KEY = b"01890a5d-ac96-774b-bcce-b302099a8057"
@@ -67,6 +68,7 @@ def task(
     effect: Effect = "idempotent",
     join: Join = "all",
     wait: WaitPlan | None = None,
+    signal: SignalPlan | None = None,
 ) -> Spec:
     """One task of a plan. asks: it has an approval; with `run=None` it is nothing else. timeout: seconds. Under
     `effect="reconcile"` it has a lookup."""
@@ -82,6 +84,7 @@ def task(
         "lookup": "lookup" if effect == "reconcile" else None,
         "join": join,
         "wait": wait,
+        "signal": signal,
     }
     return Spec(name, needs, options)
 
@@ -102,7 +105,7 @@ def picture(run: RunState) -> tuple[Any, ...]:
     """All of a run, as a value that shares nothing mutable with it."""
     return (
         run.key, run.plan, run.input, run.row_version, run.attention, run.status,
-        dict(run.tasks), dict(run.counts), dict(run.missing), dict(run.wanted),
+        dict(run.tasks), dict(run.counts), dict(run.missing), dict(run.wanted), dict(run.signals),
     )  # fmt: skip
 
 
@@ -113,15 +116,16 @@ def content(transition: Transition | None) -> tuple[Any, ...] | None:
     counts = {status: count for status, count in transition.counts.items() if count}
     return (
         transition.tasks, transition.missing, transition.wanted, counts, transition.attention, transition.status,
-        transition.actions,
+        transition.actions, transition.kept, list(transition.taken),
     )  # fmt: skip
 
 
 def reload(run: RunState) -> RunState:
     """The run as a process finds it that has only what Postgres holds."""
     return RunState(
-        run.key, run.plan, run.input, row_version=run.row_version, attention=run.attention, tasks=dict(run.tasks)
-    )
+        run.key, run.plan, run.input, row_version=run.row_version, attention=run.attention, tasks=dict(run.tasks),
+        signals=sorted(run.signals.values(), key=lambda signal: signal.order),
+    )  # fmt: skip
 
 
 def essence(run: RunState) -> tuple[Any, ...]:
@@ -132,7 +136,7 @@ def essence(run: RunState) -> tuple[Any, ...]:
         if spec.index not in run.tasks and not spec.is_chained
     }
     counts = {status: count for status, count in run.counts.items() if count}
-    return run.status, run.attention, run.tasks, counts, missing
+    return run.status, run.attention, run.tasks, counts, missing, run.signals
 
 
 class Trial:
@@ -220,6 +224,10 @@ class Trial:
 
     def replay(self, name: str, input: bytes | None = None) -> bool:
         return self.tell(Replayed(self.plan.index[name], self.token(name), input=input))
+
+    def signal(self, name: str, number: int = 1, data: bytes = b"null", key: str | None = None) -> bool:
+        """Tell it the signal of that number; the numbers are the order in which they were sent."""
+        return self.tell(Signalled(f"signal-{number}", name, data, key, "ada", START + number))
 
     def cancel(self, reason: str = "") -> bool:
         return self.tell(Cancelled(reason))
