@@ -485,7 +485,14 @@ def test_cancel_sends_the_reason(api: FakeApi) -> None:
 
 
 def signal_document(**given: Any) -> dict[str, Any]:
-    made = {"name": "paid", "run_id": RUN_ID, "key": None, "sent_at": "2026-11-29T10:00:00Z", "actor": "bank", "status": "kept"}
+    made = {
+        "name": "paid",
+        "run_id": RUN_ID,
+        "key": None,
+        "sent_at": "2026-11-29T10:00:00Z",
+        "actor": "bank",
+        "status": "kept",
+    }
     return {**made, "task": None, "reason": None, **given}
 
 
