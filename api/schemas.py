@@ -154,6 +154,44 @@ class Accepted(msgspec.Struct):
     accepted: bool
 
 
+class SignalBody(msgspec.Struct, forbid_unknown_fields=True):
+    name: WorkflowName
+    data: msgspec.Raw = msgspec.Raw(b"null")
+    """Any JSON."""
+    key: Name | None = None
+    """Only for a task that waits for this key; any that waits for the name, when left out."""
+    id: Name | None = None
+    """The sender's own name for it, such as the id of a CloudEvent: sent twice, it is one signal."""
+
+
+class Signal(msgspec.Struct):
+    signal_id: str
+    run_id: str
+    name: str
+    key: str | None
+    data: msgspec.Raw
+    id: str | None
+    """The sender's own name for it."""
+    actor: str
+    sent_at: Instant
+    status: Literal["sent", "kept", "taken", "refused"]
+    """sent: stored, and its run has not taken note of it yet; kept: no task waits for it; refused: the run had ended
+    when it came."""
+    task: str | None
+    """Which task took it."""
+    token: int | None
+    row_version: int | None
+    """The move of the run by which it was taken, see the history."""
+    settled_at: Instant | None
+    reason: str | None
+    """Why it was refused."""
+
+
+class SignalPage(msgspec.Struct):
+    items: list[Signal]
+    next: str | None
+
+
 class HistoryItem(msgspec.Struct):
     row_version: int
     at: Instant

@@ -71,6 +71,8 @@ class _Endpoints:
     pause = Endpoint(requests.pause)
     resume = Endpoint(requests.resume)
     terminate = Endpoint(requests.terminate)
+    signal = Endpoint(requests.signal)
+    signals = Endpoint(requests.signals)
     release = Endpoint(requests.release)
     approvals = Endpoint(requests.approvals)
     approve = Endpoint(requests.approve)

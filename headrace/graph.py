@@ -39,6 +39,7 @@ from headrace.document import BYTES_MAX, Document, Path, copy_plain, format_path
 from headrace.duration import Duration, PositiveDuration, format_duration, parse_positive_duration
 from headrace.errors import DefinitionError, Fault
 from headrace.expressions import (
+    EXPRESSION_CHARS_MAX,
     Condition,
     ExpressionError,
     Value,
@@ -62,6 +63,7 @@ DESCRIPTION_CHARS_MAX: Final = 2_000
 TITLE_CHARS_MAX: Final = 200
 APPROVERS_MAX: Final = 100
 APPROVER_CHARS_MAX: Final = 200
+KEY_CHARS_MAX: Final = 200
 FAULTS_MAX: Final = 1_000
 """More are counted, and not listed."""
 
@@ -107,6 +109,11 @@ BodyName = Annotated[
     AfterValidator(_matches(_DOTTED_NAME, "body: a letter, then up to 99 letters, digits, _, . and -")),
     WithJsonSchema(_text(_DOTTED_NAME)),
 ]
+SignalName = Annotated[
+    StrictStr,
+    AfterValidator(_matches(_DOTTED_NAME, "signal: a letter, then up to 99 letters, digits, _, . and -")),
+    WithJsonSchema(_text(_DOTTED_NAME)),
+]
 QueueName = Annotated[
     StrictStr,
     AfterValidator(_matches(_QUEUE_NAME, "queue: a small letter, then up to 49 small letters, digits and -")),
@@ -120,6 +127,10 @@ def _one_or_more(value: Any) -> Any:
 
 def _attempts_only(value: Any) -> Any:
     return {"attempts": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _name_only(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
 
 
 def _join(value: Any) -> Any:
@@ -218,9 +229,28 @@ class Wait(_Frozen):
         return self
 
 
+class Signal(_Frozen):
+    """Something that is told from outside before the run goes on. In a definition also just its name."""
+
+    name: SignalName
+    key: Annotated[StrictStr | None, Field(min_length=1, max_length=EXPRESSION_CHARS_MAX)] = None
+    """Which of the signals of that name: text with expressions; None: it makes no difference."""
+    timeout: Annotated[StrictStr | None, BeforeValidator(_length_text)] = None
+    """A duration, or an expression that gives one; None: it waits for as long as it takes."""
+    on_timeout: Literal["fail", "complete"] = "fail"
+
+    @model_validator(mode="after")
+    def _its_end_can_come(self) -> "Signal":
+        if self.on_timeout != "fail" and self.timeout is None:
+            raise ValueError("`on_timeout` needs a `timeout`")
+        if self.key is not None and "${{" not in self.key and len(self.key) > KEY_CHARS_MAX:
+            raise ValueError(f"a key may have {KEY_CHARS_MAX} characters")
+        return self
+
+
 class Task(_Frozen):
     """One unit of work. With `approval` and no `run` it is only the question; with both, the question comes first.
-    A `wait` is nothing else."""
+    A `wait` or a `signal` is nothing else."""
 
     run: BodyName | None = None
     """Registered name of the body, such as `payments.charge`."""
@@ -248,11 +278,14 @@ class Task(_Frozen):
     lookup: BodyName | None = None
     """Registered name of the body that tells what became of an effect."""
     wait: Wait | None = None
+    signal: Annotated[Signal | None, BeforeValidator(_name_only)] = None
 
     @model_validator(mode="after")
     def _does_something(self) -> "Task":
         if self.wait is not None:
-            return self._only_waits()
+            return self._does_only("wait")
+        if self.signal is not None:
+            return self._does_only("signal")
         if self.run is None and self.approval is None:
             raise ValueError(_DOES_NOTHING)
         if self.run is None and (self.exclusive or self.effect != "idempotent"):
@@ -261,16 +294,20 @@ class Task(_Frozen):
             raise ValueError("`effect: reconcile` and `lookup` go together")
         return self
 
-    def _only_waits(self) -> "Task":
-        bodies = ("run", "with_", "queue", "retry", "timeout", "approval", "exclusive", "effect", "lookup")
+    def _does_only(self, what: str) -> "Task":
+        bodies = ("run", "with_", "queue", "retry", "timeout", "approval", "exclusive", "effect", "lookup", "signal")
         fields = type(self).model_fields
         more = [name.rstrip("_") for name in bodies if getattr(self, name) != fields[name].get_default()]
-        if more:
-            raise ValueError(f"a `wait` does nothing else: leave out {', '.join(more)}, or write another task")
+        if more := [name for name in more if name != what]:
+            hint = (
+                "; the time-out of a signal is `signal: {timeout: …}`" if what == "signal" and "timeout" in more else ""
+            )
+            message = f"a `{what}` does nothing else: leave out {', '.join(more)}, or write another task{hint}"
+            raise ValueError(message)
         return self
 
 
-_DOES_NOTHING: Final = "a task must have `run`, `approval`, or both; or `wait`"
+_DOES_NOTHING: Final = "a task must have `run`, `approval`, or both; or `wait`; or `signal`"
 
 
 class Workflow(_Frozen):
@@ -349,10 +386,15 @@ def json_schema() -> dict[str, Any]:
     properties["with"] = {"not": {"type": "null"}}
     approvers = schema["$defs"]["Approval"]["properties"]["approvers"]
     schema["$defs"]["Approval"]["properties"]["approvers"] = {"anyOf": [approvers["items"], approvers]}
-    task["anyOf"] = [{"required": ["run"]}, {"required": ["approval"]}, {"required": ["wait"]}]
+    task["anyOf"] = [{"required": [name]} for name in ("run", "approval", "wait", "signal")]
     schema["$defs"]["Wait"]["properties"]["for"] = {"type": ["string", "number"], "exclusiveMinimum": 0}
     schema["$defs"]["Wait"]["properties"]["until"] = {"type": "string"}
     schema["$defs"]["Wait"]["oneOf"] = [{"required": ["for"]}, {"required": ["until"]}]
+    properties["signal"] = {
+        "anyOf": [_text(_DOTTED_NAME), {"$ref": "#/$defs/Signal"}, {"type": "null"}],
+        "default": None,
+    }
+    schema["$defs"]["Signal"]["properties"]["timeout"] = {"type": ["string", "number", "null"], "exclusiveMinimum": 0}
     schema["properties"]["tasks"]["propertyNames"] = names
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
@@ -416,12 +458,13 @@ class Builder:
         effect: Literal["idempotent", "reconcile", "manual"] = "idempotent",
         lookup: str | None = None,
         wait: Wait | Mapping[str, Any] | None = None,
+        signal: str | Signal | Mapping[str, Any] | None = None,
     ) -> "Builder":
         """Add a task; its position is its number. Fields as in YAML, with `_` after the names Python has taken."""
         if name in self._tasks:
             self._repeated.append(name)
         given = {"run": run, "if": if_, "with": with_, "retry": retry, "timeout": timeout, "approval": approval}
-        given |= {"lookup": lookup, "wait": wait}
+        given |= {"lookup": lookup, "wait": wait, "signal": signal}
         fields = {key: _to_data(value) for key, value in given.items() if value is not None}
         self._tasks[name] = {**fields, "needs": needs, "join": join, "queue": queue, "exclusive": exclusive}
         self._tasks[name]["effect"] = effect
@@ -560,7 +603,7 @@ _NAMES: Final = {
 
 
 def _known_fields(path: Path) -> list[str]:
-    models: dict[str, type[BaseModel]] = {"retry": Retry, "approval": Approval, "wait": Wait}
+    models: dict[str, type[BaseModel]] = {"retry": Retry, "approval": Approval, "wait": Wait, "signal": Signal}
     model: type[BaseModel] = Workflow
     if len(path) >= 2:  # tasks.NAME and deeper
         model = models.get(str(path[2]), Task) if len(path) > 2 else Task
@@ -593,7 +636,7 @@ class _GraphCheck:
 
     def faults(self) -> list[_Found]:
         for name, task in self._tasks.items():
-            if task.get("run") is None and task.get("approval") is None and task.get("wait") is None:
+            if all(task.get(what) is None for what in ("run", "approval", "wait", "signal")):
                 self._found.append((("tasks", name), _DOES_NOTHING))
             self._edges[name] = self._find_needs(name, task.get("needs"))
             self._check_join(name, task)
@@ -698,12 +741,18 @@ class _GraphCheck:
                 if finding.error is not None:
                     self._found.append((path, finding.error))
                 yield from ((name, reference, path) for reference in sorted(finding.references))
-            wait = task.get("wait")
-            for key in ("for", "until"):
-                text = wait.get(key) if isinstance(wait, dict) else None
+            for what, key in (("wait", "for"), ("wait", "until"), ("signal", "timeout")):
+                waits = task.get(what)
+                text = waits.get(key) if isinstance(waits, dict) else None
                 if isinstance(text, str) and "${{" in text:
-                    where = (*place, "wait", key)
+                    where = (*place, what, key)
                     yield from ((name, reference, where) for reference in self._read(where, compile_value, text))
+            signal = task.get("signal")
+            for finding in inspect_template(signal["key"]) if isinstance(signal, dict) and signal.get("key") else ():
+                where = (*place, "signal", "key")
+                if finding.error is not None:
+                    self._found.append((where, finding.error))
+                yield from ((name, reference, where) for reference in sorted(finding.references))
             condition = task.get("if")
             if isinstance(condition, str):
                 where = (*place, "if")

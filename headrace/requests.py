@@ -30,6 +30,7 @@ from headrace.views import (
     ParkedTask,
     Published,
     Run,
+    Signal,
     Task,
     Worker,
     Workflow,
@@ -195,6 +196,24 @@ def resume(run_id: str, reason: str = "") -> Flow[None]:
 def terminate(run_id: str, reason: str = "") -> Flow[None]:
     """End a run by force, without any clean-up. Raises ConflictError when it is over."""
     yield from _write(f"/runs/{_part(run_id)}/terminate", msgspec.json.encode({"reason": reason}), object)
+
+
+def signal(
+    run_id: str, name: str, data: object = None, *, key: str | None = None, id: str | None = None
+) -> Flow[Signal]:
+    """Tell a run something. Once this returns, a task that waits for it will take it, now or when it begins to wait.
+
+    data: any JSON, a pydantic model or a dataclass. key: only for a task that waits for this key. id: the sender's own
+    name for it: sent twice, it is one signal. Raises ConflictError when the run is over, PayloadError when no task of
+    its workflow waits for that name.
+    """
+    content = {"name": name, "data": msgspec.Raw(payload.encode_input(data)), **_params(key=key, id=id)}
+    return (yield from _write(f"/runs/{_part(run_id)}/signals", msgspec.json.encode(content), Signal))
+
+
+def signals(run_id: str, *, limit: int | None = None) -> Flow[list[Signal]]:
+    """What a run was told, in the order in which it was stored, and what became of each."""
+    return (yield from _list(f"/runs/{_part(run_id)}/signals", Signal, limit=limit))
 
 
 def release(run_id: str) -> Flow[None]:

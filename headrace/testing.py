@@ -44,6 +44,8 @@ from headrace.machine import (
     Finish,
     Grant,
     KeepOutput,
+    KeepSignal,
+    Listen,
     MachineEvent,
     Park,
     Paused,
@@ -54,6 +56,9 @@ from headrace.machine import (
     RunState,
     RunStatus,
     SetTimer,
+    Signalled,
+    StopListening,
+    TakeSignal,
     TaskPlan,
     TaskState,
     TaskStatus,
@@ -131,6 +136,10 @@ class _Timer(NamedTuple):
     token: int
     kind: str
 
+    @property
+    def is_of_a_signal(self) -> bool:
+        return self.kind == "wait" and self.run.state.plan.tasks[self.task].signal is not None
+
 
 class _VirtualAttempt(Attempt):
     """An attempt that begins by the clock of its harness."""
@@ -199,9 +208,11 @@ class Harness:
         self._engine.advance_to(_instant(instant))
 
     def run_until_idle(self) -> None:
-        """Let time pass for as long as timers move something: until every run has ended, or waits for a person.
+        """Let time pass for as long as timers move something: until every run has ended, or waits for a person or a
+        signal.
 
-        An approval is not waited out: it expires when the clock comes to it for another reason, or is advanced to it.
+        Neither is waited out: an approval expires, and the time-out of a signal comes, when the clock is advanced to it
+        or comes to it for another reason.
         """
         while (timer := self._engine.next_timer(without_expiry=True)) is not None:
             self._engine.advance_to(timer.due_at)
@@ -288,6 +299,22 @@ class HarnessRun:
         """As `approve`."""
         self._decide(task, "rejected", by, comment)
 
+    def signal(self, name: str, data: Any = None, *, key: str | None = None, by: str = "") -> None:
+        """Tell it something: a task that waits for it takes it, now or once it begins to wait.
+
+        Raises NotFoundError when no task of the workflow waits for that name, ConflictError when the run has ended.
+        """
+        if name not in self._engine.plan.listeners:
+            raise NotFoundError(self._engine.plan.why_deaf(name), signal=name)
+        if self.status in RUN_TERMINAL:
+            raise ConflictError(f"the run is {self.status} already", run_id=self.run_id)
+        self._act(self._engine.signal(name, payload.encode_input(data), key, by))
+
+    @property
+    def signals(self) -> list[str]:
+        """The names of the signals that it was told and that no task has taken."""
+        return [signal.name for signal in sorted(self._run.state.signals.values(), key=lambda signal: signal.order)]
+
     def cancel(self, reason: str = "", *, by: str = "") -> None:
         """End it now. Raises ConflictError when it has ended."""
         if self.status in RUN_TERMINAL:
@@ -365,6 +392,7 @@ class _Engine:
         self._execution = Execution(SESSION, lambda: SESSION, None, self._objects)
         self._ends: dict[str, deque[_End]] = {}
         self._runs = 0
+        self._signals = 0
 
     @property
     def now(self) -> datetime:
@@ -387,6 +415,11 @@ class _Engine:
         self.settle()
         return run
 
+    def signal(self, name: str, data: bytes, key: str | None, by: str) -> Signalled:
+        """Store a signal, as it were: it has an identity and an instant."""
+        self._signals += 1
+        return Signalled(f"00000000-0000-7000-9000-{self._signals:012}", name, data, key, by, self.at)
+
     def plan_end(self, task: str, how: "_End") -> None:
         self.spec(task)
         self._ends.setdefault(task, deque()).append(how)
@@ -408,7 +441,10 @@ class _Engine:
 
     def next_timer(self, *, without_expiry: bool = False) -> _Timer | None:
         self._timers = [timer for timer in self._timers if timer.run.waits_for(timer)]
-        return min((t for t in self._timers if not without_expiry or t.kind != "expiry"), default=None)
+        timers = self._timers
+        if without_expiry:
+            timers = [timer for timer in timers if timer.kind != "expiry" and not timer.is_of_a_signal]
+        return min(timers, default=None)
 
     def _fire(self, timer: _Timer) -> None:
         self._timers.remove(timer)
@@ -554,7 +590,11 @@ class _Run:
             case Finish():
                 self.finish = action
                 self._note("finished", detail=action.status)
-            case EndAttempt() | ClearTimer() | Unpark() | Grant() | Abort():
+            case Listen():
+                self._note("listens", action.task, detail=action.name + (f" {action.key}" if action.key else ""))
+            case TakeSignal():
+                self._note("took_signal", action.task)
+            case EndAttempt() | ClearTimer() | Unpark() | Grant() | Abort() | StopListening() | KeepSignal():
                 pass  # in the history already, or true of the run as it stands
             case _:
                 assert_never(action)
@@ -587,6 +627,10 @@ class _Run:
                 self._note("replayed", event.task)
             case Resolved():
                 self._note("resolved", event.task, detail=event.outcome)
+            case Signalled():
+                by = f" by {event.by}" if event.by else ""
+                kept = ", kept" if transition.kept is not None else ""
+                self._note("signalled", detail=f"{event.name}{by}{kept}")
             case Lost():
                 self._note("lost", event.task)
             case Succeeded() | Failed() if not ended:

@@ -105,6 +105,26 @@ class HistoryItem(msgspec.Struct, frozen=True):
     detail: Any = None
 
 
+class Signal(msgspec.Struct, frozen=True):
+    signal_id: str
+    run_id: str
+    name: str
+    status: str
+    """sent, kept, taken or refused"""
+    data: Any = None
+    key: str | None = None
+    id: str | None = None
+    """The sender's own name for it."""
+    actor: str = ""
+    sent_at: datetime | None = None
+    task: str | None = None
+    """Which task took it."""
+    token: int | None = None
+    row_version: int | None = None
+    settled_at: datetime | None = None
+    reason: str | None = None
+
+
 class Approval(msgspec.Struct, frozen=True):
     approval_id: str
     run_id: str

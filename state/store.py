@@ -6,7 +6,7 @@ trigger agent run the same calls on an ordinary connection (`execute`, `execute_
 set of statements to trust.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -30,6 +30,8 @@ from headrace.machine import (
     Grant,
     Isolated,
     KeepOutput,
+    KeepSignal,
+    Listen,
     MachineEvent,
     Park,
     Paused,
@@ -40,6 +42,9 @@ from headrace.machine import (
     Resumed,
     RunState,
     SetTimer,
+    Signalled,
+    StopListening,
+    TakeSignal,
     TaskState,
     TaskStatus,
     Terminated,
@@ -90,17 +95,12 @@ class StoredRun(RunState):
         token_floor: int = 0,
         namespace: str = "default",
         traceparent: str | None = None,
+        signals: Iterable[Signalled] = (),
     ) -> None:
         super().__init__(
-            key,
-            plan,
-            input,
-            row_version=row_version,
-            attention=attention,
-            control=control,
-            tasks=tasks,
-            token_floor=token_floor,
-        )
+            key, plan, input, row_version=row_version, attention=attention, control=control, tasks=tasks,
+            token_floor=token_floor, signals=signals,
+        )  # fmt: skip
         self.run_id = bytes.fromhex(key.decode().replace("-", ""))
         self.namespace, self.traceparent = namespace, traceparent
         self.base = -1
@@ -141,6 +141,8 @@ class Rows:
         """By statement."""
         self.records: list[Record] = []
         self.runs: dict[bytes, StoredRun] = {}
+        self.signals: dict[str, tuple[Any, ...]] = {}
+        """Signal -> its last row of `settle_signals`: what a run keeps, a task may take in the same transaction."""
         self.soonest: int | None = None
         """The earliest timer set here, for the timer sweep in the same process."""
 
@@ -185,7 +187,7 @@ class Rows:
         self.runs.setdefault(run.key, run)
         ended = self._act(run, transition, event)
         if ended != 1 or isinstance(event, Cancelled | Terminated):
-            self._event_history(run, event, moved=bool(transition.tasks))
+            self._event_history(run, event, transition)
         run.touched.update(dict.fromkeys(transition.tasks))
 
     def bury_record(
@@ -200,6 +202,10 @@ class Rows:
             "bury_records", uuid7().bytes, namespace, run_id, topic, partition, offset, key, value,
             encode_headers(headers), reason, encode(error), *label,
         )  # fmt: skip
+
+    def refuse_signal(self, signal_id: str, reason: str) -> None:
+        """It came to a run that does not take it any more."""
+        self.signals[signal_id] = (_bytes_of(signal_id), "refused", None, None, None, reason)
 
     def control(self, key: bytes, message: ControlMessage) -> None:
         self.records.append(Record(self.store.settings.control_topic, key, encode(message)))
@@ -230,11 +236,20 @@ class Rows:
                     if self.soonest is None or action.due_at < self.soonest:
                         self.soonest = action.due_at
                 case ClearTimer():
-                    self._clear_timer(run, action.task)
+                    self._drop("set_timers", "delete_timers", run, action.task)
                 case Ask():
                     self._ask(run, action)
                 case CloseQuestion():
                     self.add("close_approvals", run.run_id, action.task, action.token)
+                case Listen():
+                    self.add("listen", run.run_id, action.task, action.token, run.namespace, action.name, action.key)
+                case StopListening():
+                    self._drop("listen", "stop_listening", run, action.task)
+                case KeepSignal():
+                    self.signals[action.signal_id] = (_bytes_of(action.signal_id), "kept", None, None, None, None)
+                case TakeSignal():
+                    hand_out = (action.task, action.token, run.row_version)
+                    self.signals[action.signal_id] = (_bytes_of(action.signal_id), "taken", *hand_out, None)
                 case Abort():
                     self.control(run.key, AbortMessage(run.key.decode(), action.task, action.token, action.reason))
                 case BuryTask():
@@ -288,11 +303,11 @@ class Rows:
             worker, started, finished, output, error,
         )  # fmt: skip
 
-    def _clear_timer(self, run: StoredRun, task: int) -> None:
-        """Also one set earlier in this batch: what a batch sets and clears was never there."""
-        self.add("delete_timers", run.run_id, task)
-        if timers := self.rows.get("set_timers"):
-            self.rows["set_timers"] = [row for row in timers if row[:2] != (run.run_id, task)]
+    def _drop(self, made: str, dropped: str, run: StoredRun, task: int) -> None:
+        """Take a task's row away, also one made earlier in this batch: what a batch makes and drops was never there."""
+        self.add(dropped, run.run_id, task)
+        if rows := self.rows.get(made):
+            self.rows[made] = [row for row in rows if row[:2] != (run.run_id, task)]
 
     def _ask(self, run: StoredRun, action: Ask) -> None:
         spec = run.plan.tasks[action.task].approval
@@ -318,9 +333,13 @@ class Rows:
         raw = None if detail is None else msgspec.json.encode(detail)
         self.add("insert_history", run.run_id, run.row_version, kind, task, token, actor or None, raw)
 
-    def _event_history(self, run: StoredRun, event: MachineEvent, *, moved: bool) -> None:
-        """moved: some task changed."""
+    def _event_history(self, run: StoredRun, event: MachineEvent, transition: Transition) -> None:
         match event:
+            case Signalled():
+                taker = next((a for a in transition.actions if isinstance(a, TakeSignal)), None)
+                task, token = (None, None) if taker is None else (taker.task, taker.token)
+                detail = {"signal_id": event.signal_id, "name": event.name}
+                self._history(run, "signalled", task, token, event.by, detail)
             case Cancelled():
                 self._history(run, "cancelled", None, None, event.by, {"reason": event.reason})
             case Terminated():
@@ -350,7 +369,7 @@ class Rows:
                 self._history(run, "lost", event.task, event.token, "", {"reason": event.reason})
             case Started() if run.task(event.task).withheld:
                 self._history(run, "claim_withheld", event.task, event.token, event.worker)
-            case Started() if not moved:  # a claim was answered once more
+            case Started() if not transition.tasks:  # a claim was answered once more
                 self._history(run, "granted_again", event.task, event.token)
             case Started():
                 kind = "lookup_started" if run.task(event.task).lookups else "attempt_started"
@@ -413,6 +432,9 @@ class Rows:
             self._save_tasks(run)
             run.saved_version = run.row_version
         self.runs.clear()
+        if self.signals:
+            self.rows["settle_signals"] = list(self.signals.values())
+            self.signals = {}
         if self.records:
             self._publish()
             self.records = []
@@ -423,6 +445,11 @@ class Rows:
 def _answered(run: StoredRun, index: int) -> bool:
     """Whether the output of a completed task stands with an attempt of its body."""
     return run.plan.tasks[index].run is not None and index not in run.outputs
+
+
+def _bytes_of(id_: str) -> bytes:
+    """A UUID in its 36 characters, as a binary column wants it."""
+    return bytes.fromhex(id_.replace("-", ""))
 
 
 def _encode(statement: Statement, rows: list[tuple[Any, ...]]) -> list[bytes]:

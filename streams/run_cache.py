@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from headrace.errors import UnreadableError
-from headrace.machine import TaskState, TaskStatus
+from headrace.machine import Signalled, TaskState, TaskStatus
 from headrace.messages import Error
 from state.plans import Plans
 from state.sql import load
@@ -80,12 +80,23 @@ class RunCache:
         if missing := self._plans.missing(row[1] for row in rows):
             with self._database.connection() as connection:
                 self._plans.load_sync(connection, missing)
-        for _, of_run in groupby(rows, itemgetter(0)):
+        kept = self._kept_signals(rows)
+        for run_id, of_run in groupby(rows, itemgetter(0)):
             first, *more = of_run
             states = [row[RUN_COLUMNS:] for row in (first, *more)]
-            self._add(first[:RUN_COLUMNS], {index: _task(*state) for index, *state in states if index is not None})
+            tasks = {index: _task(*state) for index, *state in states if index is not None}
+            self._add(first[:RUN_COLUMNS], tasks, kept.get(run_id, ()))
 
-    def _add(self, row: tuple[Any, ...], tasks: dict[int, TaskState]) -> None:
+    def _kept_signals(self, rows: Iterable[tuple[Any, ...]]) -> dict[UUID, list[Signalled]]:
+        """What runs keep for a task to take, where one of their tasks may."""
+        listening = {run_id for run_id, version_id, *_ in rows if (p := self._plans.get(version_id)) and p.listeners}
+        kept: dict[UUID, list[Signalled]] = {}
+        if listening:
+            for run_id, *signal in self._database.fetch(_SQL.text("load_kept_signals"), (list(listening),)):
+                kept.setdefault(run_id, []).append(signal_of(*signal))
+        return kept
+
+    def _add(self, row: tuple[Any, ...], tasks: dict[int, TaskState], signals: Iterable[Signalled]) -> None:
         run_id, version_id, row_version, attention, control, namespace, input, traceparent = row
         plan, key = self._plans.get(version_id), str(run_id).encode()
         if plan is None:
@@ -104,8 +115,13 @@ class RunCache:
             token_floor=self.token_floor,
             namespace=namespace,
             traceparent=traceparent,
+            signals=signals,
         )
         self._tasks += len(plan.tasks)
+
+
+def signal_of(signal_id: UUID, name: str, key: str | None, data: str, actor: str, sent_at: int) -> Signalled:
+    return Signalled(str(signal_id), name, data.encode(), key, actor, sent_at)
 
 
 def _task(

@@ -11,9 +11,9 @@ States of a task, and who causes each edge
                its run is paused and it would begin
     QUEUED     handed out: a command with this token is on its way    its join; backoff due; lost; approved; replayed
     RUNNING    a worker said that its body began                      Started
-    WAITING    a person is asked, or an instant has to come           a task with an approval, or a wait, became ready;
-                                                                      an ambiguous end of a `manual` task
-    COMPLETED  it has its result                                      Succeeded; Decided approved; Due
+    WAITING    a person is asked, an instant has to come, or a        a task with an approval, a wait or a signal
+               signal                                                 became ready; an ambiguous end of a `manual` task
+    COMPLETED  it has its result                                      Succeeded; Decided approved; Due; Signalled
     FAILED     no try is left, or none can help                       Failed, Lost, Due; Decided rejected or expired
     SKIPPED    it will never run                                      condition false; its join
     CANCELLED  the run was cancelled or terminated before it ended    Cancelled, Terminated
@@ -46,12 +46,19 @@ caused; what has begun stays as it is. A condition is looked at when the join al
 all its tasks have: FAILED if one did, also where a task `on_failure` came after it. A cancel is no end of a need: it
 ends all tasks at once, those that were to run always too.
 
+A signal is told to a run from outside, at any time, and is an event of that run like any other. The first task of the
+graph that waits for its name, and for its key if it has one, takes it and has completed. While none does, the run keeps
+it, and the first task that begins to wait for it takes it at once: of several, the one that was stored first. So it
+makes no difference which of the two comes first. One signal completes one task, and whatever comes second is stale: the
+signal again, or the time-out of a wait that has ended. A signal that comes after the time-out is kept. What a run has
+kept when it ends stays with it, for a replay; a run that has ended takes nothing more.
+
 A pause is a flag of the run and no state of a task: while it is set, nothing of the run begins, be it a body, a lookup,
 a question or a wait. What would begin is PENDING and `withheld`, together with where it goes on, and does so in the
 order of the graph when nobody pauses the run any more. What was handed out before goes on to its end, and counts: a
 result may be on its way already. Only a claim is not granted, since its body has not begun. What waits goes on to wait,
-for its timer, its backoff or a person, and an answer to it is kept. A run that ends is paused no more. A termination
-does at once what a cancel does, and is told apart: whatever a cancel will do to clean up, a termination does not.
+for its timer, its backoff, a signal or a person, and an answer to it is kept. A run that ends is paused no more. What a
+termination does at once is what a cancel does, and is told apart: it will not do what a cancel will to clean up.
 
 `advance` and `apply` cost O(tasks the event touches); only a cancel, a termination and the end of a pause touch all.
 Recursion is nowhere.
@@ -71,8 +78,12 @@ from headrace.machine.actions import (
     Finish,
     Grant,
     KeepOutput,
+    KeepSignal,
+    Listen,
     Park,
     SetTimer,
+    StopListening,
+    TakeSignal,
     Transition,
     Unpark,
 )
@@ -87,6 +98,7 @@ from headrace.machine.event import (
     Replayed,
     Resolved,
     Resumed,
+    Signalled,
     Terminated,
 )
 from headrace.machine.plan import Plan, TaskPlan, compile_plan
@@ -108,6 +120,8 @@ __all__ = [
     "Grant",
     "Isolated",
     "KeepOutput",
+    "KeepSignal",
+    "Listen",
     "MachineEvent",
     "Park",
     "Paused",
@@ -119,6 +133,9 @@ __all__ = [
     "RunState",
     "RunStatus",
     "SetTimer",
+    "Signalled",
+    "StopListening",
+    "TakeSignal",
     "TaskPlan",
     "TaskState",
     "TaskStatus",

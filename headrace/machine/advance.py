@@ -18,8 +18,12 @@ from headrace.machine.actions import (
     Finish,
     Grant,
     KeepOutput,
+    KeepSignal,
+    Listen,
     Park,
     SetTimer,
+    StopListening,
+    TakeSignal,
     Transition,
     Unpark,
 )
@@ -34,6 +38,7 @@ from headrace.machine.event import (
     Replayed,
     Resolved,
     Resumed,
+    Signalled,
     Terminated,
 )
 from headrace.machine.plan import Plan
@@ -63,6 +68,19 @@ class Verdict(msgspec.Struct):
     output: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class Heard(msgspec.Struct):
+    """The output of a task that waited for a signal."""
+
+    outcome: str
+    """received or timed_out"""
+    data: msgspec.Raw = msgspec.Raw(b"null")
+    by: str | None = None
+    sent_at: str | None = None
+    signal_id: str | None = None
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode_heard: Final[Callable[[bytes], Heard]] = msgspec.json.Decoder(Heard).decode
 _decode_verdict: Final[Callable[[bytes], Verdict]] = msgspec.json.Decoder(Verdict).decode
 LOST: Final = Error("WORKER_LOST", "the worker that ran this attempt is gone")
 DRAINED: Final = Error("WORKER_DRAINED", "the worker shut down before the attempt ended")
@@ -114,6 +132,8 @@ def advance(plan: Plan, run: RunState, event: MachineEvent, at: int) -> Transiti
             return _replayed(plan, run, event, at)
         case Resolved():
             return _resolved(plan, run, event, at)
+        case Signalled():
+            return _signalled(plan, run, event, at)
         case Cancelled():
             return _cancelled(plan, run, event, at)
         case Terminated():
@@ -234,7 +254,11 @@ def _due(plan: Plan, run: RunState, event: Due, at: int) -> Transition | None:
             _hand_out(plan, run, draft, event.task, task, ended)
     elif event.timer == "wait" and task.status is _WAITING:
         draft.actions.append(ClearTimer(event.task))
-        _wait_no_more(run, draft, event.task, task, ended)
+        if plan.tasks[event.task].signal is None:
+            _wait_no_more(run, draft, event.task, task, ended)
+        else:
+            draft.actions.append(StopListening(event.task))
+            _hear_nothing(plan, run, draft, event.task, task, ended)
     elif event.timer == "timeout" and task.status is _RUNNING:
         draft.actions.append(Abort(event.task, task.token, "timeout"))
         error = Error("TIMEOUT", f"no result within {plan.tasks[event.task].timeout} s")
@@ -250,8 +274,8 @@ def _due(plan: Plan, run: RunState, event: Due, at: int) -> Transition | None:
 def _decided(plan: Plan, run: RunState, event: Decided, at: int) -> Transition | None:
     if not 0 <= event.task < len(plan.tasks):
         return None
-    task = run.task(event.task)
-    if task.status is not _WAITING or task.is_parked or task.due_at is not None or task.token != event.token:
+    task, is_asked = run.task(event.task), plan.tasks[event.task].approval is not None
+    if not is_asked or task.status is not _WAITING or task.is_parked or task.token != event.token:
         return None
     draft, ended = Transition(run), list[int]()
     if event.outcome == "approved" and plan.tasks[event.task].run is not None:
@@ -281,6 +305,29 @@ def _replayed(plan: Plan, run: RunState, event: Replayed, at: int) -> Transition
     _put(run, draft, event.task, task)
     _unskip(plan, run, draft, event.task)
     _begin_again(plan, run, draft, event.task, task, ended, at)
+    return _close(plan, run, draft, ended, at)
+
+
+def _signalled(plan: Plan, run: RunState, event: Signalled, at: int) -> Transition | None:
+    """The first task of the graph that waits for it takes it; while none does, the run keeps it."""
+    if run.status in RUN_TERMINAL or event.signal_id in run.signals:
+        return None
+    waiting = None
+    for index in plan.listeners.get(event.name, ()):
+        task = run.task(index)
+        if _has_heard(task, event):
+            return None
+        if waiting is None and task.status is _WAITING and _is_meant(task, event):
+            waiting = index
+    draft, ended = Transition(run), list[int]()
+    if waiting is None:
+        draft.kept = event
+        draft.actions.append(KeepSignal(event.signal_id))
+    else:
+        task = run.task(waiting)
+        _clear_timer(draft, waiting, task)
+        draft.actions.append(StopListening(waiting))
+        _hear(run, draft, waiting, task, event, ended)
     return _close(plan, run, draft, ended, at)
 
 
@@ -331,8 +378,8 @@ def _end_all(plan: Plan, run: RunState, draft: Transition, error: Error, reason:
             draft.actions.append(EndAttempt(index, task.attempt, task.token, "cancelled", error))
         if task.status is _RUNNING or task.status is _QUEUED:
             draft.actions.append(Abort(index, task.token, reason))
-        if task.status is _WAITING and task.due_at is None:
-            draft.actions.append(Unpark(index) if task.is_parked else CloseQuestion(index, task.token))
+        if task.status is _WAITING:
+            _ask_no_more(plan, draft, index, task)
         _clear_timer(draft, index, task)
         _put(run, draft, index, _at_rest(task, _CANCELLED, error))
     return _close(plan, run, draft, [], at)
@@ -454,6 +501,8 @@ def _ready(
             return ended.append(index)
     if spec.wait is not None:
         return _wait(plan, run, draft, index, task, ended, at)
+    if spec.signal is not None:
+        return _listen(plan, run, draft, index, task, ended, at)
     if spec.approval is None:
         return _hand_out(plan, run, draft, index, task, ended)
     _ask(run, draft, index, task)
@@ -469,6 +518,8 @@ def _begin_again(
         _ask(run, draft, index, task)
     elif plan.tasks[index].wait is not None:
         _wait(plan, run, draft, index, task, ended, at)
+    elif plan.tasks[index].signal is not None:
+        _listen(plan, run, draft, index, task, ended, at)
     else:
         _hand_out(plan, run, draft, index, task, ended)
 
@@ -477,6 +528,16 @@ def _ask(run: RunState, draft: Transition, index: int, task: TaskState) -> None:
     token = run.next_token(task)
     _put(run, draft, index, msgspec.structs.replace(task, status=_WAITING, token=token))
     draft.actions.append(Ask(index, token))
+
+
+def _ask_no_more(plan: Plan, draft: Transition, index: int, task: TaskState) -> None:
+    """Whatever a WAITING task waits for, but its timer, need not come any more."""
+    if task.is_parked:
+        draft.actions.append(Unpark(index))
+    elif plan.tasks[index].signal is not None:
+        draft.actions.append(StopListening(index))
+    elif plan.tasks[index].approval is not None:
+        draft.actions.append(CloseQuestion(index, task.token))
 
 
 def _wait(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int) -> None:
@@ -500,6 +561,70 @@ def _wait_no_more(run: RunState, draft: Transition, index: int, task: TaskState,
     until = format_instant(from_microseconds(task.due_at or 0))
     done = msgspec.structs.replace(task, status=_COMPLETED, due_at=None, output=msgspec.json.encode({"until": until}))
     _put(run, draft, index, done)
+    ended.append(index)
+
+
+# == signals =========================================================================================================
+def _listen(
+    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int
+) -> None:
+    """WAITING for a signal, under the next token; what the run has kept for it is taken at once."""
+    spec, token, outputs = plan.tasks[index].signal, run.next_token(task), _outputs(plan, run, draft)
+    assert spec is not None
+    try:
+        key = spec.key_of(run.input, outputs, task.input)
+        due_at = None if spec.timeout is None else spec.timeout.due_at(at, run.input, outputs, None)
+    except PayloadError as e:
+        deaf = msgspec.structs.replace(task, token=token)
+        return _bury(run, draft, index, deaf, Error(e.reason, e.message, retryable=False), ended)
+    meant = None if key is None else msgspec.json.encode(key)
+    waiting = TaskState(_WAITING, task.attempt, token, due_at, task.retries_from, input=meant)
+    found = [
+        signal
+        for signal in run.signals.values()
+        if signal.name == spec.name and _is_meant(waiting, signal) and signal.signal_id not in draft.taken
+    ]
+    if found:
+        signal = min(found, key=lambda signal: signal.order)
+        draft.taken.append(signal.signal_id)
+        return _hear(run, draft, index, waiting, signal, ended)
+    if due_at is not None and due_at <= at:
+        return _hear_nothing(plan, run, draft, index, waiting, ended)
+    _put(run, draft, index, waiting)
+    draft.actions.append(Listen(index, token, spec.name, key))
+    if due_at is not None:
+        draft.actions.append(SetTimer(index, token, "wait", due_at))
+
+
+def _is_meant(task: TaskState, signal: Signalled) -> bool:
+    """Whether a signal of the right name is for this task."""
+    return signal.key is None or task.input == msgspec.json.encode(signal.key)
+
+
+def _has_heard(task: TaskState, signal: Signalled) -> bool:
+    """Whether the task took it already: it comes twice."""
+    if task.status is not _COMPLETED or task.output is None:
+        return False
+    return _decode_heard(task.output).signal_id == signal.signal_id
+
+
+def _hear(run: RunState, draft: Transition, index: int, task: TaskState, signal: Signalled, ended: list[int]) -> None:
+    draft.actions.append(TakeSignal(signal.signal_id, index, task.token))
+    sent_at = format_instant(from_microseconds(signal.sent_at))
+    heard = Heard("received", msgspec.Raw(signal.data), signal.by, sent_at, signal.signal_id)
+    _put(run, draft, index, msgspec.structs.replace(task, status=_COMPLETED, due_at=None, output=_encode(heard)))
+    ended.append(index)
+
+
+def _hear_nothing(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:
+    """It was told nothing in time: the task fails, or has that as its output, by declaration."""
+    spec = plan.tasks[index].signal
+    assert spec is not None
+    if spec.on_timeout == "fail":
+        error = Error("SIGNAL_TIMEOUT", f"no signal {spec.name} came in time", retryable=False)
+        return _bury(run, draft, index, task, error, ended)
+    told = msgspec.structs.replace(task, status=_COMPLETED, due_at=None, output=_encode(Heard("timed_out")))
+    _put(run, draft, index, told)
     ended.append(index)
 
 

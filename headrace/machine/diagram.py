@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import combinations_with_replacement
 from typing import Final, NamedTuple
 
+import msgspec
 from msgspec import Raw
 
 from headrace.expressions import compile_condition
@@ -24,8 +25,12 @@ from headrace.machine.actions import (
     Finish,
     Grant,
     KeepOutput,
+    KeepSignal,
+    Listen,
     Park,
     SetTimer,
+    StopListening,
+    TakeSignal,
     Transition,
     Unpark,
 )
@@ -41,9 +46,10 @@ from headrace.machine.event import (
     Replayed,
     Resolved,
     Resumed,
+    Signalled,
     Terminated,
 )
-from headrace.machine.plan import ApprovalPlan, Join, Plan, TaskPlan, WaitPlan
+from headrace.machine.plan import ApprovalPlan, Join, Plan, SignalPlan, TaskPlan, WaitPlan
 from headrace.machine.run_state import RunState, TaskState
 from headrace.machine.status import PAUSED, TERMINAL, RunStatus, TaskStatus, derive_status
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
@@ -88,6 +94,8 @@ EVENTS: Final[dict[str, Say]] = {
     "Resolved: happened": lambda task, token: Resolved(task, token, "happened"),
     "Resolved: did not happen": lambda task, token: Resolved(task, token, "did_not_happen"),
     "Resolved: fail": lambda task, token: Resolved(task, token, "fail"),
+    "Signalled": lambda _task, _token: Signalled("signal", "news"),
+    "Signalled, another name": lambda _task, _token: Signalled("signal", "olds"),
     "Cancelled": lambda _task, _token: Cancelled(),
     "Terminated": lambda _task, _token: Terminated(),
     "Paused": lambda _task, _token: Paused(),
@@ -95,7 +103,16 @@ EVENTS: Final[dict[str, Say]] = {
     "Isolated": lambda _task, _token: Isolated(_BROKEN),
     "Released": lambda _task, _token: Released(),
 }
-OF_A_RUN: Final = ("Cancelled", "Terminated", "Paused", "Resumed", "Isolated", "Released")
+OF_A_RUN: Final = (
+    "Signalled",
+    "Signalled, another name",
+    "Cancelled",
+    "Terminated",
+    "Paused",
+    "Resumed",
+    "Isolated",
+    "Released",
+)
 
 
 class Scene:
@@ -167,6 +184,8 @@ class Row(NamedTuple):
     tell: Callable[[Edges], Scene]
 
 
+_NEWS: Final = SignalPlan("news", timeout=WaitPlan(length=10_000_000))
+_NEWS_OR_NONE: Final = msgspec.structs.replace(_NEWS, on_timeout="complete")
 _LOOKED_UP: Final = {"effect": "reconcile", "lookup": "lookup"}
 ROWS: Final = [
     Row("PENDING", "needs unmet", Scene),
@@ -186,6 +205,8 @@ ROWS: Final = [
     Row("WAITING", "then its body", _story(approval=_QUESTION)),
     Row("WAITING", "only a question", _story(approval=_QUESTION, run=None)),
     Row("WAITING", "for an instant", _story(wait=WaitPlan(length=10_000_000), run=None, timeout=None)),
+    Row("WAITING", "for a signal", _story(signal=_NEWS, run=None, timeout=None)),
+    Row("WAITING", "or that none comes", _story(signal=_NEWS_OR_NONE, run=None, timeout=None)),
     Row("COMPLETED", "", _story("Succeeded")),
     Row("FAILED", "a dead letter", _story("Failed, not retryable")),
     Row("FAILED", "rejected", _story("Decided rejected", approval=_QUESTION)),
@@ -319,7 +340,7 @@ def _after(transition: Transition) -> str:
 
 def _words(transition: Transition) -> Iterator[str]:
     for action in transition.actions:
-        if not isinstance(action, Finish) and action.task == SUBJECT:
+        if isinstance(action, KeepSignal) or (not isinstance(action, Finish) and action.task == SUBJECT):
             yield f"{type(action).__name__}{_detail(action)}"
 
 
@@ -336,9 +357,9 @@ def _detail(action: Action) -> str:
             return f" token {action.token}, {action.reason}"
         case BuryTask() | Park():
             return f" {action.error.code}"
-        case Ask() | CloseQuestion() | Grant():
+        case Ask() | CloseQuestion() | Grant() | Listen() | TakeSignal():
             return f" token {action.token}"
-        case ClearTimer() | KeepOutput() | Unpark():
+        case ClearTimer() | KeepOutput() | Unpark() | StopListening() | KeepSignal():
             return ""
         case Finish():
             return f" {action.status}"

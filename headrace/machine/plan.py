@@ -20,11 +20,14 @@ from headrace.instant import from_microseconds, parse_instant, to_microseconds
 from headrace.machine.backoff import RetryPlan
 
 if TYPE_CHECKING:
-    from headrace.graph import Wait, Workflow
+    from headrace.graph import Signal, Wait, Workflow
 
 _MICROSECONDS: Final = 1_000_000
 _MICROSECOND: Final = timedelta(microseconds=1)
 _WAIT_MAX: Final = DURATION_MAX // _MICROSECOND
+KEY_CHARS_MAX: Final = 200
+"""As in a definition, and for whoever sends a signal."""
+LISTENERS_TOLD_MAX: Final = 10
 WIDE: Final = 16
 """A task with more dependants than this makes its workflow wide: commands are spread over the partitions by position,
 so that one run's fan-out reaches every worker. Those of ordinary runs stay on one partition, which keeps Kafka's
@@ -98,13 +101,45 @@ def _instant_of(found: object) -> int:
     return to_microseconds(found)
 
 
+class SignalPlan(msgspec.Struct, frozen=True):
+    """What a task waits to be told, and for how long."""
+
+    name: str
+    key: Template | None = None
+    timeout: WaitPlan | None = None
+    on_timeout: Literal["fail", "complete"] = "fail"
+
+    @property
+    def references(self) -> frozenset[str]:
+        key = self.key.references if self.key is not None else frozenset[str]()
+        return key | (self.timeout.references if self.timeout is not None else frozenset())
+
+    reads = references
+
+    def key_of(self, input: bytes, outputs: Outputs, given: bytes | None) -> str | None:
+        """The key that a signal must have; None: any will do. given: JSON of an operator, or of an earlier wait, in
+        place of what was written.
+
+        Raises PayloadError(BAD_INPUT).
+        """
+        if self.key is None:
+            return None
+        found = msgspec.json.decode(self.key.render(input, outputs) if given is None else given)
+        if isinstance(found, int) and not isinstance(found, bool):
+            found = str(found)
+        if not isinstance(found, str) or not 0 < len(found) <= KEY_CHARS_MAX or "\0" in found:
+            why = f"a text of 1 to {KEY_CHARS_MAX} characters, or a whole number"
+            raise PayloadError(f"the key of signal {self.name} must be {why}", reason="BAD_INPUT")
+        return found
+
+
 class TaskPlan:
     """One task of a version. `needs` and `dependants` are positions in the graph."""
 
     __slots__ = (
         "approval", "claims", "condition", "dependants", "effect", "exclusive", "index", "is_chained", "is_plain",
-        "is_read", "is_referenced", "join", "lookup", "name", "needs", "queue", "quorum", "retry", "run", "template",
-        "timeout", "wait",
+        "is_read", "is_referenced", "join", "lookup", "name", "needs", "queue", "quorum", "retry", "run", "signal",
+        "template", "timeout", "wait",
     )  # fmt: skip
 
     def __init__(
@@ -125,14 +160,15 @@ class TaskPlan:
         lookup: str | None = None,
         join: Join = "all",
         wait: WaitPlan | None = None,
+        signal: SignalPlan | None = None,
     ) -> None:
         self.index, self.name, self.run, self.needs, self.queue = index, name, run, needs, queue
         self.retry = retry or RetryPlan()
         self.timeout = timeout
         """Seconds."""
         self.approval, self.template, self.condition = approval, template, condition
-        self.exclusive, self.effect, self.lookup, self.wait = exclusive, effect, lookup, wait
-        self.is_plain = approval is None and condition is None and wait is None
+        self.exclusive, self.effect, self.lookup, self.wait, self.signal = exclusive, effect, lookup, wait, signal
+        self.is_plain = approval is None and condition is None and wait is None and signal is None
         """Nothing stands between its join and its body."""
         self.claims = exclusive or effect != "idempotent"
         """Its body starts only after the engine has recorded who runs it: a hand-out without an owner never began."""
@@ -151,7 +187,7 @@ class TaskPlan:
 class Plan:
     """A frozen version, ready for `advance`. Shared by all its runs, never changed."""
 
-    __slots__ = ("index", "is_wide", "name", "output", "roots", "tasks", "version", "version_id")
+    __slots__ = ("index", "is_wide", "listeners", "name", "output", "roots", "tasks", "version", "version_id")
 
     def __init__(
         self,
@@ -171,14 +207,24 @@ class Plan:
         for task in tasks:
             for need in task.needs:
                 dependants[need].append(task.index)
-            for source in (task.template, task.condition, task.wait):
+            for source in (task.template, task.condition, task.wait, task.signal):
                 self._mark(tasks, source)
         self._mark(tasks, output)
         for task, after in zip(tasks, dependants, strict=True):
             task.dependants = tuple(after)
         self.is_wide = any(len(after) > WIDE for after in dependants)
+        self.listeners: dict[str, list[int]] = {}
+        """The tasks that wait for a signal, by its name, in the order of the graph."""
+        for task in tasks:
+            if task.signal is not None:
+                self.listeners.setdefault(task.signal.name, []).append(task.index)
 
-    def _mark(self, tasks: list[TaskPlan], source: Template | Condition | WaitPlan | None) -> None:
+    def why_deaf(self, signal: str) -> str:
+        """What to tell whoever sends a signal that no task waits for."""
+        names = ", ".join(sorted(self.listeners)[:LISTENERS_TOLD_MAX]) or "none"
+        return f"no task of workflow {self.name} waits for signal {signal!r}; its tasks wait for {names}"
+
+    def _mark(self, tasks: list[TaskPlan], source: Template | Condition | WaitPlan | SignalPlan | None) -> None:
         if source is not None:
             for name in source.references:
                 tasks[self.index[name]].is_referenced = True
@@ -188,6 +234,19 @@ class Plan:
 
 def _compile_wait(wait: "Wait") -> WaitPlan:
     text, is_for = (wait.until, False) if wait.for_ is None else (wait.for_, True)
+    return _compile_end(text, is_for=is_for)
+
+
+def _compile_signal(signal: "Signal") -> SignalPlan:
+    return SignalPlan(
+        signal.name,
+        None if signal.key is None else compile_template(signal.key),
+        None if signal.timeout is None else _compile_end(signal.timeout, is_for=True),
+        signal.on_timeout,
+    )
+
+
+def _compile_end(text: str | None, *, is_for: bool) -> WaitPlan:
     if "${{" in (text or ""):
         return WaitPlan(value=compile_value(text or ""), is_for=is_for)
     if is_for:
@@ -231,6 +290,7 @@ def compile_plan(workflow: "Workflow", *, version: int = 1, version_id: int = 0)
                 lookup=task.lookup,
                 join=task.join,
                 wait=None if task.wait is None else _compile_wait(task.wait),
+                signal=None if task.signal is None else _compile_signal(task.signal),
             )
         )
     output = None if workflow.output is None else compile_template(workflow.output)

@@ -1,9 +1,11 @@
 """A run in memory: a cache of what Postgres holds, valid at `row_version`."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from headrace.machine.event import Signalled
 from headrace.machine.plan import Plan
 from headrace.machine.status import TERMINAL, RunStatus, TaskStatus, derive_status
 from headrace.messages import Error
@@ -21,12 +23,13 @@ class TaskState(msgspec.Struct, frozen=True):
     token: int = 0
     """Of the latest hand-out; 0 until the first. Rises by one, or to above the run's `token_floor`."""
     due_at: int | None = None
-    """When its timer is due (backoff while PENDING, time-out while RUNNING, the end of a wait while WAITING);
-    microseconds UTC."""
+    """When its timer is due (backoff while PENDING, time-out while RUNNING, the end of a wait, also of one for a
+    signal, while WAITING); microseconds UTC."""
     retries_from: int = 0
     """Attempts that the retry policy does not count: those before the last replay, and those handed back."""
     input: bytes | None = None
-    """JSON given by an operator at a replay, instead of the rendered input."""
+    """JSON given by an operator at a replay, instead of the rendered input. Of a task that waits for a signal: the key
+    of that signal, once the wait has begun."""
     output: bytes | None = None
     """JSON; kept in memory only while some template may still read it."""
     error: Error | None = None
@@ -68,6 +71,7 @@ class RunState:
         "missing",
         "plan",
         "row_version",
+        "signals",
         "status",
         "tasks",
         "token_floor",
@@ -85,9 +89,11 @@ class RunState:
         control: int = 0,
         tasks: dict[int, TaskState] | None = None,
         token_floor: int = 0,
+        signals: Iterable[Signalled] = (),
     ) -> None:
         """key: the run id's text form as bytes. tasks: those that were ever touched. token_floor: every hand-out from
-        here on has a higher token than this, so that none is used again that a lost future may have used."""
+        here on has a higher token than this, so that none is used again that a lost future may have used. signals:
+        those it keeps."""
         self.key, self.plan, self.input = key, plan, input
         self.row_version, self.attention, self.token_floor = row_version, attention, token_floor
         self.control = control
@@ -97,6 +103,8 @@ class RunState:
         """Of tasks that are not decided yet: how many of their needs have not ended. Not of chained ones."""
         self.wanted: dict[int, int] = {}
         """Of those with a quorum: how many needs have yet to complete."""
+        self.signals: dict[str, Signalled] = {signal.signal_id: signal for signal in signals}
+        """By id: those that no task has taken yet."""
         for index, task in self.tasks.items():
             if not task.is_untouched:
                 self.counts[task.status] = self.counts.get(task.status, 0) + 1
@@ -125,6 +133,10 @@ class RunState:
             self.missing.update(transition.missing)
         if transition.wanted is not None:
             self.wanted.update(transition.wanted)
+        if transition.kept is not None:
+            self.signals[transition.kept.signal_id] = transition.kept
+        for signal_id in transition.taken:
+            del self.signals[signal_id]
         self.counts, self.attention, self.status = transition.counts, transition.attention, transition.status
         self.control = transition.control
         self.row_version += 1

@@ -178,6 +178,7 @@ _REQUEST: Final = {
     "replayed": "the replay",
     "released": "the release",
     "resolved": "the resolution",
+    "signalled": "a signal",
 }
 
 

@@ -47,6 +47,14 @@ class Parked(NamedTuple):
     resolved_by: str | None = None
 
 
+class Listening(NamedTuple):
+    """The row of a task that waits for a signal."""
+
+    name: str
+    key: str | None
+    began_at: datetime
+
+
 class Letter(NamedTuple):
     dead_letter_id: UUID
     status: str
@@ -76,6 +84,7 @@ class TaskFacts(NamedTuple):
     letter: Letter | None = None
     lookups: int = 0
     parked: Parked | None = None
+    listening: Listening | None = None
     last_error: str | None = None
     """The code of the last attempt that ended."""
     withheld: bool = False

@@ -391,6 +391,8 @@ def _looking_up(facts: Facts, task: TaskFacts) -> list[Cause]:
 def _waiting(facts: Facts, task: TaskFacts) -> list[Cause]:
     if task.error is not None:
         return [holding_up(facts, task.task, _parked(facts, task, task.error))]
+    if facts.plan.tasks[task.task].signal is not None:
+        return _listening(facts, task)
     if task.due_at is not None:
         return [_until(facts, task, task.due_at)]
     question = task.question
@@ -422,6 +424,29 @@ def _until(facts: Facts, task: TaskFacts, due_at: datetime) -> Cause:
         timer, moves = _timer_object(facts, task), "Due: the timer sweep says so"
         return holding_up(facts, task.task, Cause(Code.WAIT, text, timer, moves, task.changed_at, due_at))
     return _timer_overdue(facts, task, due_at, f"The wait of task {name} was over", "")
+
+
+def _listening(facts: Facts, task: TaskFacts) -> list[Cause]:
+    """It waits for a signal, and, where that has one, for its time-out."""
+    name, row, due_at = name_of(facts, task.task), task.listening, task.due_at
+    causes = []
+    if due_at is not None and task.timer is None:
+        causes.append(_timer_missing(facts, task, "the time-out of its wait"))
+    elif due_at is not None and due_at <= facts.now:
+        causes.append(_timer_overdue(facts, task, due_at, f"The time-out of task {name} was", ""))
+    if row is None:
+        text = f"Task {name} waits for a signal, and is not among those that do."
+        this = task_object(facts, task.task)
+        missing = Cause(Code.SIGNAL_WAIT_MISSING, text, this, MUST_NOT_BE, task.changed_at, acts=[DOCTOR])
+        return [*causes, holding_up(facts, task.task, missing)]
+    key = f" with key {row.key!r}" if row.key is not None else ""
+    until = f", until {format_instant(due_at)}, {in_how_long(facts, due_at)}" if due_at and due_at > facts.now else ""
+    text = f"Task {name} waits for signal {row.name}{key}, since {ago(facts, row.began_at)}{until}."
+    option = f" --key {row.key}" if row.key is not None else ""
+    acts = [Act(f"headrace signal {facts.run_id} {row.name}{option}", f"POST /runs/{facts.run_id}/signals")]
+    moves = "Signalled: somebody sends it"
+    awaited = Cause(Code.SIGNAL_AWAITED, text, task_object(facts, task.task), moves, row.began_at, due_at, acts)
+    return [*causes, holding_up(facts, task.task, awaited)]
 
 
 def _asked(facts: Facts, name: str, question: Question) -> Cause:

@@ -17,6 +17,7 @@ from state.explain import (
     Facts,
     Failure,
     Letter,
+    Listening,
     Parked,
     Pause,
     Question,
@@ -168,6 +169,7 @@ def _task(row: Row) -> TaskFacts:
         parked=None if row[39] is None else Parked(*row[39:42]),
         last_error=row[42],
         withheld=row[43],
+        listening=None if row[44] is None else Listening(*row[44:47]),
     )
 
 

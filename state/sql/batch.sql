@@ -107,6 +107,28 @@ INSERT INTO timer (run_id, task, token, kind, due_at)
 SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::timestamptz[]) AS given (run_id, task, token, kind, due_at)
 ON CONFLICT (run_id, task) DO UPDATE SET token = excluded.token, kind = excluded.kind, due_at = excluded.due_at, said_at = NULL;
 
+-- name: stop_listening
+-- columns: run_ids uuid, tasks int
+DELETE FROM signal_wait USING unnest($1::uuid[], $2::int[]) AS given (run_id, task)
+WHERE signal_wait.run_id = given.run_id AND signal_wait.task = given.task;
+
+-- name: listen
+-- columns: run_ids uuid, tasks int, tokens int, namespaces text, names text, keys text
+INSERT INTO signal_wait (run_id, task, token, namespace, name, key)
+SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::text[], $6::text[]) AS given (run_id, task, token, namespace, name, key);
+
+-- name: settle_signals
+-- What became of signals: kept by their runs, taken by a task, or refused. One that was taken or refused stays so.
+-- columns: signal_ids uuid, statuses text, tasks int?, tokens int?, row_versions int?, reasons text
+WITH settled AS (
+  UPDATE signal SET status = given.status, task = given.task, token = given.token, row_version = given.row_version, reason = given.reason,
+    settled_at = CASE WHEN given.status <> 'kept' THEN now() END
+  FROM unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::int[], $6::text[])
+    AS given (signal_id, status, task, token, row_version, reason)
+  WHERE signal.signal_id = given.signal_id AND signal.status IN ('sent', 'kept')
+  RETURNING 1)
+SELECT must(count(*) = cardinality($1::uuid[]), 'a signal was taken already') FROM settled;
+
 -- name: ask_approvals
 -- columns: approval_ids uuid, namespaces text, run_ids uuid, tasks int, tokens int, titles text, approvers json, on_expiry text, expires_seconds int?
 INSERT INTO approval (approval_id, namespace, run_id, task, token, title, approvers, on_expiry, expires_at)

@@ -180,12 +180,13 @@ CROSS JOIN LATERAL (
   UNION ALL SELECT 'attempt ' || a.attempt || ' ended' FROM attempt a WHERE a.run_id = r.run_id AND a.ended_at > r.finished_at
   UNION ALL SELECT 'a timer of task ' || m.task || ' was left' FROM timer m WHERE m.run_id = r.run_id
   UNION ALL SELECT 'task ' || p.task || ' was left parked' FROM parked_task p WHERE p.run_id = r.run_id
+  UNION ALL SELECT 'task ' || w.task || ' was left waiting for a signal' FROM signal_wait w WHERE w.run_id = r.run_id
   LIMIT 1) AS e
 WHERE r.finished_at IS NOT NULL;
 
 -- name: find_orphan_waits
--- An open run has something that will move it: a command, a timer, a question, a request, a person whose attention it has, or who paused it.
--- What a pause withholds begins when that is over.
+-- An open run has something that will move it: a command, a timer, a question, a signal that it waits for, a request, or a person whose
+-- attention it has, or who paused it. What a pause withholds begins when that is over.
 SELECT count(*)::int, (array_agg(r.run_id || ' is ' || r.status || ', and nothing will move it'))[1:3]
 FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
 WHERE r.status IN ('running', 'waiting', 'pausing', 'paused')
@@ -194,6 +195,7 @@ WHERE r.status IN ('running', 'waiting', 'pausing', 'paused')
   AND NOT EXISTS (SELECT FROM approval a WHERE a.run_id = r.run_id AND a.status = 'waiting')
   AND NOT EXISTS (SELECT FROM parked_task p WHERE p.run_id = r.run_id AND p.resolved_at IS NULL)
   AND NOT EXISTS (SELECT FROM task t WHERE t.run_id = r.run_id AND t.withheld IS NOT NULL AND r.control & 3 > 0)
+  AND NOT EXISTS (SELECT FROM signal_wait w WHERE w.run_id = r.run_id)
   AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = r.run_id AND i.applied_at IS NULL);
 
 -- name: find_missed_joins
@@ -283,7 +285,34 @@ CROSS JOIN LATERAL (
   SELECT t.run_id || ' task ' || t.task || ': waits, and ' || CASE WHEN a.status IS NULL THEN 'nobody is asked' ELSE 'was ' || a.status END
   FROM task t LEFT JOIN approval a ON a.run_id = t.run_id AND a.task = t.task AND a.token = t.token
   WHERE t.run_id = given.run_id AND t.status = 'waiting' AND t.error IS NULL AND t.due_at IS NULL AND a.status IS DISTINCT FROM 'waiting'
+    AND NOT EXISTS (SELECT FROM signal_wait w WHERE w.run_id = t.run_id AND w.task = t.task AND w.token = t.token)
     AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = t.run_id AND i.kind = 'decided' AND i.applied_at IS NULL)) AS wrong;
+
+-- name: find_wrong_signals
+-- A signal completes one task, and a task that waits is not left waiting beside a signal that its run keeps for it; one that nobody has taken
+-- note of has its request.
+SELECT count(*)::int, (array_agg(what))[1:3]
+FROM unnest(%(runs)s::uuid[]) AS given (run_id)
+CROSS JOIN LATERAL (
+  SELECT 'signal ' || s.signal_id || ': taken by task ' || s.task || ' of ' || s.run_id || ', which is ' || coalesce(t.status::text, 'not there')
+         || ' under token ' || coalesce(t.token, 0) AS what
+  FROM signal s LEFT JOIN task t ON t.run_id = s.run_id AND t.task = s.task
+  WHERE s.run_id = given.run_id AND s.status = 'taken'
+    AND (t.status IS DISTINCT FROM 'completed' OR t.token <> s.token OR t.output ->> 'signal_id' IS DISTINCT FROM s.signal_id::text)
+  UNION ALL
+  SELECT w.run_id || ' task ' || w.task || ': waits, and the run keeps signal ' || s.signal_id || ' for it'
+  FROM signal_wait w JOIN signal s ON s.run_id = w.run_id AND s.name = w.name AND s.status = 'kept' AND (s.key IS NULL OR s.key = w.key)
+  WHERE w.run_id = given.run_id
+  UNION ALL
+  SELECT w.run_id || ' task ' || w.task || ': waits for signal ' || w.name || ', but is ' || coalesce(t.status::text, 'not there')
+         || ' under token ' || coalesce(t.token, 0)
+  FROM signal_wait w LEFT JOIN task t ON t.run_id = w.run_id AND t.task = w.task
+  WHERE w.run_id = given.run_id AND (t.status IS DISTINCT FROM 'waiting' OR t.token <> w.token)
+  UNION ALL
+  SELECT 'signal ' || s.signal_id || ': its run took no note of it, and nothing says it again'
+  FROM signal s
+  WHERE s.run_id = given.run_id AND s.status = 'sent'
+    AND NOT EXISTS (SELECT FROM inbox i WHERE i.inbox_id = s.signal_id AND i.applied_at IS NULL)) AS wrong;
 
 -- name: find_wrong_parked
 -- Rows of `parked_task` have their task; one that was resolved waits for its request.

@@ -36,7 +36,7 @@ SELECT c.task, c.status::text, c.attempt, c.token, c.retries_from, c.changed_at,
        a.approval_id, a.status, a.approvers::text, a.asked_at, a.expires_at, a.decided_at, a.decided_by,
        d.dead_letter_id, d.status, c.lookups, p.parked_at, p.resolved_at, p.resolved_by,
        (SELECT e.error ->> 'code' FROM attempt e WHERE e.run_id = c.run_id AND e.task = c.task ORDER BY e.token DESC LIMIT 1),
-       c.withheld IS NOT NULL
+       c.withheld IS NOT NULL, w.name, w.key, w.began_at
 FROM chosen JOIN task c ON c.run_id = %(run_id)s AND c.task = chosen.task
 LEFT JOIN timer m ON m.run_id = c.run_id AND m.task = c.task AND m.token = c.token
 LEFT JOIN worker_session o ON o.session_id = c.session_id
@@ -47,6 +47,7 @@ LEFT JOIN LATERAL (
 LEFT JOIN approval a ON a.run_id = c.run_id AND a.task = c.task AND a.token = c.token
 LEFT JOIN parked_task p ON p.run_id = c.run_id AND p.task = c.task AND p.token = c.token
 LEFT JOIN dead_letter d ON d.run_id = c.run_id AND d.task = c.task AND d.token = c.token
+LEFT JOIN signal_wait w ON w.run_id = c.run_id AND w.task = c.task AND w.token = c.token
 ORDER BY chosen.place;
 
 -- name: list_requests

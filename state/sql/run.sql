@@ -21,6 +21,20 @@ SELECT inbox_id, run_id, kind, body::text, actor, applied_at IS NOT NULL FROM in
 -- Seconds since 1970: a run that began later than that is still there. 0: none was removed.
 SELECT coalesce(max(extract(epoch FROM at)), 0)::float8 FROM watermark WHERE name = 'retention';
 
+-- name: load_unapplied_signals
+-- $1: ids of signals. Those that their runs have not taken note of, and what else was sent to the same runs: a wake-up may have been lost, and
+-- what a sender sent first comes first.
+SELECT s.run_id, s.signal_id, s.name, s.key, s.data::text, s.actor, (extract(epoch FROM s.sent_at) * 1000000)::bigint
+FROM (SELECT DISTINCT run_id FROM signal WHERE signal_id = ANY($1::uuid[])) AS named
+JOIN inbox i ON i.run_id = named.run_id AND i.kind = 'signalled' AND i.applied_at IS NULL
+JOIN signal s ON s.signal_id = i.inbox_id
+ORDER BY s.sent_at, s.signal_id;
+
+-- name: load_kept_signals
+-- $1: run ids. What they keep, for a task to take.
+SELECT run_id, signal_id, name, key, data::text, actor, (extract(epoch FROM sent_at) * 1000000)::bigint
+FROM signal WHERE run_id = ANY($1::uuid[]) AND status = 'kept' ORDER BY sent_at, signal_id;
+
 -- name: insert_inbox
 INSERT INTO inbox (inbox_id, run_id, kind, body, actor) VALUES ($1, $2, $3, $4::json, $5);
 

@@ -107,6 +107,7 @@ class Checker:
         self._check_status()
         self._check_effects()
         self._check_waits()
+        self._check_signals()
         return self.violations
 
     def _check_starts(self) -> None:
@@ -238,6 +239,49 @@ class Checker:
         for (run_id, task), _ in tables["parked_task"].items():
             if tables["run"][run_id,]["status"] in RUN_ENDS:
                 self.say(f"I13 run {_name((run_id,))} has ended, and task {task} is still before a person")
+
+    def _check_signals(self) -> None:
+        """I10b: what was answered is there; it was taken by one task, is kept, or was refused for a reason; and of one
+        sender's the first comes first."""
+        tables = self._scene.postgres.tables
+        for run_id, ids in self._scene.client.signals.items():
+            for signal_id in ids:
+                if (UUID(signal_id).bytes,) not in tables["signal"]:
+                    self.say(f"I24 the signal {signal_id[-6:]} was answered, and is not there")
+            self._check_order(run_id, [UUID(signal_id).bytes for signal_id in ids])
+        takers = Counter((row["run_id"], row["task"]) for row in tables["signal"].values() if row["status"] == "taken")
+        for place, count in takers.items():
+            if count > 1:
+                self.say(f"I10b task {_name(place)} took {count} signals")
+        for (signal_id,), row in tables["signal"].items():
+            where = f"signal {signal_id.hex()[-6:]} of run {_name((row['run_id'],))}"
+            if row["status"] == "sent":
+                self.say(f"I10b {where}: nobody took note of it")
+            if row["status"] == "refused" and not row["reason"]:
+                self.say(f"I10b {where} was refused for no reason")
+            if row["status"] == "taken":
+                task = tables["task"][row["run_id"], row["task"]]
+                output = msgspec.json.decode(task["output"] or b"{}")
+                if task["status"] != "completed" or output.get("signal_id") != str(UUID(bytes=signal_id)):
+                    self.say(f"I10b {where}: task {row['task']} took it, and does not say so")
+        heard = Counter(
+            msgspec.json.decode(task["output"]).get("signal_id")
+            for (run_id, index), task in tables["task"].items()
+            if task["status"] == "completed" and self._scene.plan_of(run_id).tasks[index].signal is not None
+        )
+        for signal_id, times in heard.items():
+            if signal_id is not None and times > 1:
+                self.say(f"I10b signal {signal_id[-6:]} completed {times} tasks")
+        for (run_id, task), _ in tables["signal_wait"].items():
+            if tables["run"][run_id,]["status"] in RUN_ENDS:
+                self.say(f"I13 run {_name((run_id,))} has ended, and task {task} still waits for a signal")
+
+    def _check_order(self, run_id: str, ids: list[bytes]) -> None:
+        """Those of no key are for whoever waits: none is taken by a task while an earlier one of them is only kept."""
+        rows = [self._scene.postgres.tables["signal"].get((signal_id,)) for signal_id in ids]
+        statuses = [row["status"] for row in rows if row is not None and row["key"] is None]
+        if statuses != sorted(statuses, key=["taken", "kept", "refused"].index):
+            self.say(f"I10b signals of run {run_id[-6:]}, as they were sent, are {statuses}")
 
 
 def derive(total: int, states: Counter[str], attention: bool, control: int) -> str:

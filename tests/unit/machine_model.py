@@ -26,6 +26,7 @@ from headrace.machine import (
     Resumed,
     RunState,
     RunStatus,
+    Signalled,
     TaskPlan,
     TaskState,
     Terminated,
@@ -34,7 +35,7 @@ from headrace.machine import (
     begin,
 )
 from headrace.machine.backoff import RetryPlan
-from headrace.machine.plan import ApprovalPlan, Effect, Join, WaitPlan
+from headrace.machine.plan import ApprovalPlan, Effect, Join, SignalPlan, WaitPlan
 from headrace.machine.status import PAUSED
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 
@@ -71,6 +72,7 @@ def task(
     effect: Effect = "idempotent",
     join: Join = "all",
     wait: WaitPlan | None = None,
+    signal: SignalPlan | None = None,
 ) -> Spec:
     """One task of a plan. asks: it has an approval; with `run=None` it is nothing else. timeout: seconds. Under
     `effect="reconcile"` it has a lookup."""
@@ -86,6 +88,7 @@ def task(
         "lookup": "lookup" if effect == "reconcile" else None,
         "join": join,
         "wait": wait,
+        "signal": signal,
     }
     return Spec(name, needs, options)
 
@@ -106,7 +109,7 @@ def picture(run: RunState) -> tuple[Any, ...]:
     """All of a run, as a value that shares nothing mutable with it."""
     return (
         run.key, run.plan, run.input, run.row_version, run.attention, run.control, run.status,
-        dict(run.tasks), dict(run.counts), dict(run.missing), dict(run.wanted),
+        dict(run.tasks), dict(run.counts), dict(run.missing), dict(run.wanted), dict(run.signals),
     )  # fmt: skip
 
 
@@ -117,21 +120,16 @@ def content(transition: Transition | None) -> tuple[Any, ...] | None:
     counts = {status: count for status, count in transition.counts.items() if count}
     return (
         transition.tasks, transition.missing, transition.wanted, counts, transition.attention, transition.control,
-        transition.status, transition.actions,
+        transition.status, transition.actions, transition.kept, list(transition.taken),
     )  # fmt: skip
 
 
 def reload(run: RunState) -> RunState:
     """The run as a process finds it that has only what Postgres holds."""
     return RunState(
-        run.key,
-        run.plan,
-        run.input,
-        row_version=run.row_version,
-        attention=run.attention,
-        control=run.control,
-        tasks=dict(run.tasks),
-    )
+        run.key, run.plan, run.input, row_version=run.row_version, attention=run.attention, control=run.control,
+        tasks=dict(run.tasks), signals=sorted(run.signals.values(), key=lambda signal: signal.order),
+    )  # fmt: skip
 
 
 def essence(run: RunState) -> tuple[Any, ...]:
@@ -142,7 +140,7 @@ def essence(run: RunState) -> tuple[Any, ...]:
         if run.task(spec.index).is_untouched and not spec.is_chained
     }
     counts = {status: count for status, count in run.counts.items() if count}
-    return run.status, run.attention, run.control, run.tasks, counts, missing
+    return run.status, run.attention, run.control, run.tasks, counts, missing, run.signals
 
 
 class Trial:
@@ -230,6 +228,10 @@ class Trial:
 
     def replay(self, name: str, input: bytes | None = None) -> bool:
         return self.tell(Replayed(self.plan.index[name], self.token(name), input=input))
+
+    def signal(self, name: str, number: int = 1, data: bytes = b"null", key: str | None = None) -> bool:
+        """Tell it the signal of that number; the numbers are the order in which they were sent."""
+        return self.tell(Signalled(f"signal-{number}", name, data, key, "ada", START + number))
 
     def cancel(self, reason: str = "") -> bool:
         return self.tell(Cancelled(reason))

@@ -285,6 +285,57 @@ def test_an_output_that_cannot_be_evaluated_is_said():
     assert run.output_error == "BAD_INPUT: input.x: there is no field 'x'"
 
 
+# == signals ===========================================================================================================
+ASKED = """
+  ask: { run: body }
+  reply: { needs: ask, signal: { name: mail.replied, key: "${{ input.id }}", timeout: 3d, on_timeout: complete } }
+  remind: { run: body, needs: reply, if: 'tasks.reply.output.outcome == "timed_out"' }
+  book: { run: body, needs: reply, if: 'tasks.reply.output.outcome == "received"' }
+"""
+
+
+def test_a_signal_is_waited_for_and_not_waited_out():
+    made = harness(ASKED, body=lambda: None)
+    run = made.start({"id": "m-7"})
+    made.run_until_idle()
+    assert run.tasks["reply"] == "waiting"
+    made.advance(days=2)
+    run.signal("mail.replied", {"text": "no"}, key="m-8")
+    assert (run.tasks["reply"], run.signals) == ("waiting", ["mail.replied"])
+    run.signal("mail.replied", {"text": "yes"}, key="m-7", by="ada")
+    answer = run.outputs["reply"]
+    assert (answer["outcome"], answer["data"], answer["by"]) == ("received", {"text": "yes"}, "ada")
+    assert answer["sent_at"] == "2026-01-03T00:00:00Z"
+    assert (run.tasks["remind"], run.tasks["book"], run.status) == ("skipped", "completed", "completed")
+    with pytest.raises(ConflictError, match="completed already"):
+        run.signal("mail.replied")
+
+
+def test_a_signal_that_does_not_come_is_an_outcome_after_its_time():
+    made = harness(ASKED, body=lambda: None)
+    run = made.start({"id": "m-7"})
+    made.advance(days=3)
+    assert (run.tasks["remind"], run.tasks["book"], run.status) == ("completed", "skipped", "completed")
+
+
+def test_a_signal_that_comes_early_is_kept_until_somebody_waits():
+    made = harness("  a: { wait: { for: 1h } }\n  b: { needs: a, signal: paid }")
+    run = made.start()
+    run.signal("paid", 7)
+    assert run.signals == ["paid"]
+    made.run_until_idle()
+    assert (run.outputs["b"]["data"], run.signals, run.status) == (7, [], "completed")
+    assert [item.kind for item in run.history if item.kind.endswith(("signal", "signalled"))] == [
+        "signalled", "took_signal",
+    ]  # fmt: skip
+
+
+def test_a_signal_that_no_task_waits_for_is_refused():
+    run = harness("  a: { signal: paid }").start()
+    with pytest.raises(NotFoundError, match=r"no task of workflow w waits for signal 'payed'; its tasks wait for paid"):
+        run.signal("payed")
+
+
 # == what is refused ===================================================================================================
 def test_what_cannot_be_run_is_refused_at_once():
     with pytest.raises(ConfigurationError, match=r"no body is registered for two \(task b\); known are one"):

@@ -26,6 +26,7 @@ from headrace.machine import (
     Released,
     Replayed,
     Resumed,
+    Signalled,
     Terminated,
     advance,
 )
@@ -34,7 +35,7 @@ from headrace.messages import Error, Failed, Started, Succeeded
 from state.plans import Plans
 from state.store import Rows, Store, StoredRun, execute_sync
 from streams.database import Database
-from streams.run_cache import RunCache
+from streams.run_cache import RunCache, signal_of
 
 SECRET = "a secret of sixteen characters"
 
@@ -96,9 +97,16 @@ class Engine:
             "SELECT inbox_id, run_id, kind, body::text, actor FROM inbox WHERE applied_at IS NULL ORDER BY inbox_id"
         ).fetchall()
         for inbox_id, run_id, kind, body, actor in rows:
-            self.apply(str(run_id), _event(kind, body, actor))
+            self.apply(str(run_id), self._signal(inbox_id) if kind == "signalled" else _event(kind, body, actor))
             self.connection.execute("UPDATE inbox SET applied_at = now() WHERE inbox_id = %s", (inbox_id,))
         return [row[2] for row in rows]
+
+    def _signal(self, signal_id: Any) -> Signalled:
+        row = self.connection.execute(
+            "SELECT signal_id, name, key, data::text, actor, 0 FROM signal WHERE signal_id = %s", (signal_id,)
+        ).fetchone()
+        assert row is not None
+        return signal_of(*row)
 
     def count(self, table: str) -> int:
         row = self.connection.execute(sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table)))
