@@ -515,7 +515,9 @@ def _syntax_message(message: str) -> str:
     found = re.search(r"<input>:(\d+):(\d+): (?:Syntax error: )?(.+)", message)
     if found is None:
         return f"syntax error: {message[:200]}"
-    return f"syntax error at column {found[2]}: {found[3].split(' expecting ')[0][:200]}"
+    told = f"syntax error at column {found[2]}: {found[3].split(' expecting ')[0][:200]}"
+    word = re.search(r"\.(true|false|null|in)'$", told)
+    return told if word is None else f'{told}; a name that is a word of the language stands in brackets: ["{word[1]}"]'
 
 
 def _symbols(text: str, start: int = 0) -> Iterator[tuple[str, str, int]]:

@@ -633,7 +633,7 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
     if draw(coin):
         data["description"] = draw(json_text)
     if draw(coin):
-        data["output"] = draw(st.sampled_from([{}, {"b": 1, "a": f"${{{{ tasks.{names[-1]}.output }}}}"}]))
+        data["output"] = draw(st.sampled_from([{}, {"b": 1, "a": f'${{{{ tasks["{names[-1]}"].output }}}}'}]))
     return data
 
 
