@@ -5,8 +5,8 @@
 
 Orders arrive as records on a topic: some twice, one that cannot be read, one that is wrong. The flights run as a wide
 graph. The release waits for a person, and so do two follow-ups, whose days are seconds here; one gets a reply. While
-orders are being packed, one worker gets SIGKILL: the other one carries on, and it comes back itself. At the end the account is checked against the world outside; what does not fit is said, and
-the exit status is 1.
+orders are being packed, one worker gets SIGKILL: the other one carries on, and it comes back itself. At the end the
+account is checked against the world outside; what does not fit is said, and the exit status is 1.
 """
 
 import argparse
