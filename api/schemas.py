@@ -208,12 +208,24 @@ class HistoryPage(msgspec.Struct):
 
 
 # == tasks =============================================================================================================
+class ItemCounts(msgspec.Struct):
+    """How far a map has come. What has begun and neither completed nor failed is under way, or was cancelled."""
+
+    total: int
+    begun: int
+    completed: int
+    failed: int
+
+
 class Task(msgspec.Struct):
+    """A task, or one item of a map."""
+
     task_id: str
     run_id: str
     name: str
+    """Of an item: that of its map, a dot and its place in the list from 0."""
     index: int
-    """Position in the graph, from 0."""
+    """Position in the graph, from 0; of an item, that of its map."""
     run: str | None
     """Name of the body; null for what is only an approval or a wait."""
     queue: str
@@ -236,13 +248,22 @@ class Task(msgspec.Struct):
     approval_id: str | None
     progress: msgspec.Raw
     """What its body last said by `ctx.heartbeat(details)`, or null."""
+    items: ItemCounts | None
+    """Of a map, once its list is known."""
     input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    """What its body is given; only for a single task, once it was handed out."""
+    """What its body is given, or the list of a map; only for a single task, once it was handed out."""
 
 
 class TaskPage(msgspec.Struct):
     items: list[Task]
     next: str | None
+
+
+class ItemPage(msgspec.Struct):
+    items: list[Task]
+    next: str | None
+    counts: ItemCounts | None
+    """Of all items, also of those that are not listed; null before the list is known."""
 
 
 class Attempt(msgspec.Struct):

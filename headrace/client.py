@@ -64,6 +64,7 @@ class _Endpoints:
     wait = Endpoint(requests.wait)
     tasks = Endpoint(requests.tasks)
     task = Endpoint(requests.task)
+    items = Endpoint(requests.items)
     attempts = Endpoint(requests.attempts)
     history = Endpoint(requests.history)
     explain = Endpoint(requests.explain)

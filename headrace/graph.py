@@ -40,6 +40,7 @@ from headrace.duration import Duration, PositiveDuration, format_duration, parse
 from headrace.errors import DefinitionError, Fault
 from headrace.expressions import (
     EXPRESSION_CHARS_MAX,
+    OF_AN_ITEM,
     Condition,
     ExpressionError,
     Value,
@@ -50,11 +51,12 @@ from headrace.expressions import (
 )
 from headrace.input_schema import InputSchema, find_schema_faults
 from headrace.instant import format_instant, parse_instant
+from headrace.machine.place import ITEMS_MAX
 
 DEFINITION_BYTES_MAX: Final = BYTES_MAX
 """As text and in its canonical form, so that what was published once can be published again from what is stored."""
-TASKS_MAX: Final = 10_000
-"""What fits DEFINITION_BYTES_MAX; the check takes about a second."""
+TASKS_MAX: Final = ITEMS_MAX
+"""What fits DEFINITION_BYTES_MAX; the check takes about a second. Items of maps have the numbers behind."""
 NEEDS_MAX: Final = 10_000
 """A task may wait for all the others."""
 ATTEMPTS_MAX: Final = 1_000
@@ -64,6 +66,8 @@ TITLE_CHARS_MAX: Final = 200
 APPROVERS_MAX: Final = 100
 APPROVER_CHARS_MAX: Final = 200
 KEY_CHARS_MAX: Final = 200
+PARALLEL: Final = 1_000
+"""Items of one map under way at once, unless it says otherwise: one decision hands out no more than so many."""
 FAULTS_MAX: Final = 1_000
 """More are counted, and not listed."""
 
@@ -149,6 +153,18 @@ def _given(value: Any) -> Any:
     if value is None:
         raise ValueError("null says nothing: leave `with` out for the run's input, or write {} for none")
     return value
+
+
+def _list_only(value: Any) -> Any:
+    return {"over": value} if isinstance(value, str | list | tuple) else value
+
+
+def _list_given(value: Any) -> Any:
+    if isinstance(value, list | tuple) and len(value) <= ITEMS_MAX:
+        return list(value)
+    if isinstance(value, str) and value.strip().startswith("${{"):
+        return value.strip()
+    raise ValueError(f"must be a list of up to {ITEMS_MAX:,} items, or one ${{{{ … }}}} that gives one")
 
 
 def _condition_text(value: Any) -> Any:
@@ -248,9 +264,21 @@ class Signal(_Frozen):
         return self
 
 
+class Map(_Frozen):
+    """Over which list the body of a task runs, once for each item. In a definition also just the list."""
+
+    over: Annotated[Any, BeforeValidator(_list_given)]
+    """A list, or an expression that gives one; evaluated once."""
+    max_parallel: Annotated[StrictInt, Field(ge=1, le=ITEMS_MAX)] = PARALLEL
+    """Items under way at once."""
+    failures: Literal["fail_fast", "finish", "collect"] = "fail_fast"
+    """What an item that failed leads to: the others are cancelled; they go on, and the map fails at their end; or it
+    completes, and its output says what failed."""
+
+
 class Task(_Frozen):
     """One unit of work. With `approval` and no `run` it is only the question; with both, the question comes first.
-    A `wait` or a `signal` is nothing else."""
+    A `wait` or a `signal` is nothing else; a `map` is a `run` for each item of a list."""
 
     run: BodyName | None = None
     """Registered name of the body, such as `payments.charge`."""
@@ -279,6 +307,7 @@ class Task(_Frozen):
     """Registered name of the body that tells what became of an effect."""
     wait: Wait | None = None
     signal: Annotated[Signal | None, BeforeValidator(_name_only)] = None
+    map: Annotated[Map | None, BeforeValidator(_list_only)] = None
 
     @model_validator(mode="after")
     def _does_something(self) -> "Task":
@@ -292,10 +321,14 @@ class Task(_Frozen):
             raise ValueError("`exclusive` and `effect` need a `run`")
         if (self.effect == "reconcile") != (self.lookup is not None):
             raise ValueError("`effect: reconcile` and `lookup` go together")
+        if self.map is not None and self.run is None:
+            raise ValueError("a `map` needs a `run`, the body of each item")
         return self
 
     def _does_only(self, what: str) -> "Task":
-        bodies = ("run", "with_", "queue", "retry", "timeout", "approval", "exclusive", "effect", "lookup", "signal")
+        bodies = (
+            "run", "with_", "queue", "retry", "timeout", "approval", "exclusive", "effect", "lookup", "signal", "map"
+        )  # fmt: skip
         fields = type(self).model_fields
         more = [name.rstrip("_") for name in bodies if getattr(self, name) != fields[name].get_default()]
         if more := [name for name in more if name != what]:
@@ -347,6 +380,8 @@ class Workflow(_Frozen):
         for task in content["tasks"].values():
             if "with" in task:
                 task["with"] = _sort_keys(task["with"])
+            if "map" in task:
+                task["map"] = _sort_keys(task["map"])
         if "input" in content:
             content["input"] = _sort_keys(content["input"])
         if "output" in content:
@@ -387,6 +422,9 @@ def json_schema() -> dict[str, Any]:
     approvers = schema["$defs"]["Approval"]["properties"]["approvers"]
     schema["$defs"]["Approval"]["properties"]["approvers"] = {"anyOf": [approvers["items"], approvers]}
     task["anyOf"] = [{"required": [name]} for name in ("run", "approval", "wait", "signal")]
+    lists = {"anyOf": [{"type": "array", "maxItems": ITEMS_MAX}, {"type": "string"}]}
+    properties["map"] = {"anyOf": [*lists["anyOf"], {"$ref": "#/$defs/Map"}, {"type": "null"}], "default": None}
+    schema["$defs"]["Map"]["properties"]["over"] = lists
     schema["$defs"]["Wait"]["properties"]["for"] = {"type": ["string", "number"], "exclusiveMinimum": 0}
     schema["$defs"]["Wait"]["properties"]["until"] = {"type": "string"}
     schema["$defs"]["Wait"]["oneOf"] = [{"required": ["for"]}, {"required": ["until"]}]
@@ -459,12 +497,13 @@ class Builder:
         lookup: str | None = None,
         wait: Wait | Mapping[str, Any] | None = None,
         signal: str | Signal | Mapping[str, Any] | None = None,
+        map: Map | Mapping[str, Any] | Sequence[Any] | str | None = None,
     ) -> "Builder":
         """Add a task; its position is its number. Fields as in YAML, with `_` after the names Python has taken."""
         if name in self._tasks:
             self._repeated.append(name)
         given = {"run": run, "if": if_, "with": with_, "retry": retry, "timeout": timeout, "approval": approval}
-        given |= {"lookup": lookup, "wait": wait, "signal": signal}
+        given |= {"lookup": lookup, "wait": wait, "signal": signal, "map": map}
         fields = {key: _to_data(value) for key, value in given.items() if value is not None}
         self._tasks[name] = {**fields, "needs": needs, "join": join, "queue": queue, "exclusive": exclusive}
         self._tasks[name]["effect"] = effect
@@ -603,7 +642,9 @@ _NAMES: Final = {
 
 
 def _known_fields(path: Path) -> list[str]:
-    models: dict[str, type[BaseModel]] = {"retry": Retry, "approval": Approval, "wait": Wait, "signal": Signal}
+    models: dict[str, type[BaseModel]] = {
+        "retry": Retry, "approval": Approval, "wait": Wait, "signal": Signal, "map": Map
+    }  # fmt: skip
     model: type[BaseModel] = Workflow
     if len(path) >= 2:  # tasks.NAME and deeper
         model = models.get(str(path[2]), Task) if len(path) > 2 else Task
@@ -736,11 +777,17 @@ class _GraphCheck:
         """(task, task it refers to, path) of every expression; the wrong ones become faults."""
         for name, task in self._tasks.items():
             place: Path = ("tasks", name)
-            for finding in inspect_template(task["with"]) if task.get("with") is not None else ():
-                path = (*place, "with", *finding.path)
-                if finding.error is not None:
-                    self._found.append((path, finding.error))
-                yield from ((name, reference, path) for reference in sorted(finding.references))
+            mapped = task.get("map")
+            over, where = (
+                (mapped.get("over"), (*place, "map", "over")) if isinstance(mapped, dict) else (mapped, (*place, "map"))
+            )
+            variables = OF_AN_ITEM if mapped is not None else ()
+            for given, start, known in ((task.get("with"), (*place, "with"), variables), (over, where, ())):
+                for finding in inspect_template(given, known) if given is not None else ():
+                    path = (*start, *finding.path)
+                    if finding.error is not None:
+                        self._found.append((path, finding.error))
+                    yield from ((name, reference, path) for reference in sorted(finding.references))
             for what, key in (("wait", "for"), ("wait", "until"), ("signal", "timeout")):
                 waits = task.get(what)
                 text = waits.get(key) if isinstance(waits, dict) else None

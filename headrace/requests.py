@@ -161,6 +161,12 @@ def task(task_id: str) -> Flow[Task]:
     return (yield from _read(f"/tasks/{_part(task_id)}", Task))
 
 
+def items(run_id: str, task: str, *, status: str | None = None, limit: int | None = None) -> Flow[list[Task]]:
+    """Items of a map that have begun, in the order of its list. Raises ConflictError when the task is no map."""
+    path = f"/runs/{_part(run_id)}/tasks/{_part(task)}/items"
+    return (yield from _list(path, Task, {"status": status} if status else {}, limit=limit))
+
+
 def attempts(task_id: str) -> Flow[list[Attempt]]:
     """Every attempt of a task that ended, in order."""
     return (yield from _list(f"/tasks/{_part(task_id)}/attempts", Attempt))

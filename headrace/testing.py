@@ -69,6 +69,7 @@ from headrace.machine import (
     begin,
     compile_plan,
 )
+from headrace.machine.place import items_of, task_of
 from headrace.machine.status import PAUSED, RUN_TERMINAL
 from headrace.messages import (
     PAYLOAD_BYTES_MAX,
@@ -231,7 +232,8 @@ class Harness:
 
     def crash_next(self, task: str, *, after_its_effect: bool = False) -> None:
         """Let the worker die with the next body of this task: before the body does anything, or once it has returned
-        and before anybody hears of it. May be said several times, for the attempts to come."""
+        and before anybody hears of it. Of a map: with the next of its items. May be said several times, for the
+        attempts to come."""
         self._engine.plan_end(task, "after" if after_its_effect else "before")
 
     def hang_next(self, task: str) -> None:
@@ -262,7 +264,7 @@ class HarnessRun:
     @property
     def outputs(self) -> dict[str, Any]:
         """What its tasks returned, as far as they have completed."""
-        tasks = {spec.name: self.task(spec.name) for spec in self._engine.plan.tasks}
+        tasks = {spec.name: self._task(spec.index) for spec in self._engine.plan.tasks}
         return {name: task.output for name, task in tasks.items() if task.status is TaskStatus.COMPLETED}
 
     @property
@@ -282,8 +284,16 @@ class HarnessRun:
         return list(self._run.history)
 
     def task(self, name: str) -> HarnessTask:
-        """One task as it stands. Raises NotFoundError."""
-        index = self._engine.spec(name).index
+        """One task as it stands, or one item of a map: `pages.17`. Raises NotFoundError."""
+        return self._task(self._engine.place(name))
+
+    def items(self, name: str) -> list[HarnessTask]:
+        """The items of a map that have begun, in the order of its list. Raises NotFoundError."""
+        counts = self._run.state.maps.get(self._engine.place(name))
+        begun = 0 if counts is None else counts.begun
+        return [self._task(place) for place in items_of(self._engine.place(name), begun)]
+
+    def _task(self, index: int) -> HarnessTask:
         state = self._run.state.task(index)
         is_done = state.status is TaskStatus.COMPLETED
         output = self._engine.value(self._run, self._run.outputs.get(index, b"null")) if is_done else None
@@ -341,10 +351,14 @@ class HarnessRun:
         self._act(Resumed(PAUSED, reason, by))
 
     def replay(self, task: str, *, input: Any = None, by: str = "") -> None:
-        """Send a failed task out again. input: in place of what it was given. Raises ConflictError when it has not
-        failed."""
+        """Send a failed task, or a failed item of a map, out again. input: in place of what it was given. Raises
+        ConflictError when it has not failed, or cannot come back."""
         index, state = self._stands(task, TaskStatus.FAILED)
         given = None if input is None else payload.encode_input(input)
+        if state.items is not None:
+            raise ConflictError(f"of map {task} the items that failed are replayed", task=task)
+        if self._run.state.has_put_away(index):
+            raise ConflictError(f"the map of {task} has completed with this failure in its output", task=task)
         self._act(Replayed(index, state.token, by, given))
 
     def resolve(
@@ -357,13 +371,13 @@ class HarnessRun:
         self._act(Resolved(index, state.token, outcome, payload.encode_input(output), by))
 
     def _decide(self, task: str, outcome: str, by: str, comment: str) -> None:
-        index = self._engine.spec(task).index
+        index = self._engine.place(task)
         if index not in self._run.questions:
             raise ConflictError(f"task {task} asks nobody: it is {self._run.state.task(index).status}", task=task)
         self._act(Decided(index, self._run.questions.pop(index), outcome, by, comment))
 
     def _stands(self, task: str, status: TaskStatus) -> tuple[int, TaskState]:
-        index = self._engine.spec(task).index
+        index = self._engine.place(task)
         state = self._run.state.task(index)
         if state.status is not status:
             raise ConflictError(f"task {task} is {state.status} and not {status}", task=task)
@@ -390,7 +404,7 @@ class _Engine:
         self._commands: deque[tuple[_Run, Dispatch]] = deque()
         self._runner: asyncio.Runner | None = None
         self._execution = Execution(SESSION, lambda: SESSION, None, self._objects)
-        self._ends: dict[str, deque[_End]] = {}
+        self._ends: dict[int, deque[_End]] = {}
         self._runs = 0
         self._signals = 0
 
@@ -403,11 +417,12 @@ class _Engine:
             self._apart(self._runner.close)
             self._runner = None
 
-    def spec(self, task: str) -> TaskPlan:
-        """A task as it was published. Raises NotFoundError."""
-        if task not in self.plan.index:
+    def place(self, task: str) -> int:
+        """Of a task, or of an item. Raises NotFoundError."""
+        place = self.plan.find(task)
+        if place is None:
             raise NotFoundError(f"workflow {self.plan.name} has no task {task}", task=task)
-        return self.plan.tasks[self.plan.index[task]]
+        return place
 
     def start(self, input: bytes) -> "_Run":
         self._runs += 1
@@ -421,8 +436,7 @@ class _Engine:
         return Signalled(f"00000000-0000-7000-9000-{self._signals:012}", name, data, key, by, self.at)
 
     def plan_end(self, task: str, how: "_End") -> None:
-        self.spec(task)
-        self._ends.setdefault(task, deque()).append(how)
+        self._ends.setdefault(self.place(task), deque()).append(how)
 
     # -- what the machine asks for -------------------------------------------------------------------------------------
     def hand_out(self, run: "_Run", action: Dispatch) -> None:
@@ -465,9 +479,9 @@ class _Engine:
 
     def _work(self, run: "_Run", action: Dispatch) -> None:
         """What a worker does with a command: claim it where it must, run the body, and say what came of it."""
-        spec = self.plan.tasks[action.task]
+        spec = self.plan.at(action.task)
         nonce = run.nonce(action.task, action.token)
-        ends = self._ends.get(spec.name)
+        ends = self._ends.get(action.task) or self._ends.get(task_of(action.task))
         end = ends.popleft() if ends and not action.lookup else None
         claim = spec.claims and not action.lookup
         if claim or end is not None:
@@ -483,8 +497,9 @@ class _Engine:
     def _call(self, run: "_Run", spec: TaskPlan, action: Dispatch, nonce: str) -> Answer:
         name = (spec.lookup if action.lookup else spec.run) or ""
         command = Command(
-            action.task, spec.name, name, action.attempt, action.token, nonce, msgspec.Raw(action.input),
-            timeout=spec.timeout, exclusive=spec.exclusive, inline=spec.is_read or action.lookup, lookup=action.lookup,
+            action.task, self.plan.name_of(action.task), name, action.attempt, action.token, nonce,
+            msgspec.Raw(action.input), timeout=spec.timeout, exclusive=spec.exclusive,
+            inline=spec.is_read or action.lookup, lookup=action.lookup,
             workflow=self.plan.name, version=self.plan.version,
         )  # fmt: skip
         attempt = _VirtualAttempt(run.run_id.encode(), command, self.at)
@@ -645,7 +660,7 @@ class _Run:
                 self._note("waits" if action.kind == "wait" else action.kind, action.task, detail=until)
 
     def _note(self, kind: str, task: int | None = None, attempt: int | None = None, detail: str = "") -> None:
-        name = None if task is None else self.state.plan.tasks[task].name
+        name = None if task is None else self.state.plan.name_of(task)
         self.history.append(HistoryItem(self._engine.now, kind, name, attempt, detail))
 
 

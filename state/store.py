@@ -51,6 +51,7 @@ from headrace.machine import (
     Transition,
     Unpark,
 )
+from headrace.machine.place import is_item
 from headrace.messages import Abort as AbortMessage
 from headrace.messages import (
     Command,
@@ -80,7 +81,7 @@ _ANSWERS: Final = (Succeeded, Failed, Returned)
 class StoredRun(RunState):
     """A run as the store knows it."""
 
-    __slots__ = ("base", "namespace", "outputs", "run_id", "saved_version", "touched", "traceparent")
+    __slots__ = ("base", "counted", "namespace", "outputs", "run_id", "saved_version", "touched", "traceparent")
 
     def __init__(
         self,
@@ -110,6 +111,8 @@ class StoredRun(RunState):
         """Tasks changed since then."""
         self.outputs: dict[int, bytes] = {}
         """Outputs of touched tasks that stand with no attempt."""
+        self.counted: dict[int, None] = {}
+        """Maps whose counters have changed."""
 
 
 class Store:
@@ -177,7 +180,7 @@ class Rows:
         )
         self._history(run, "started", None, None, actor, detail)
         self._act(run, transition, None)
-        run.touched.update(dict.fromkeys(transition.tasks))
+        _touch(run, transition)
         run.saved_version = run.row_version
         self._save_tasks(run)
 
@@ -188,7 +191,7 @@ class Rows:
         ended = self._act(run, transition, event)
         if ended != 1 or isinstance(event, Cancelled | Terminated):
             self._event_history(run, event, transition)
-        run.touched.update(dict.fromkeys(transition.tasks))
+        _touch(run, transition)
 
     def bury_record(
         self, namespace: str, run_id: bytes | None, topic: str, partition: int, offset: int, key: bytes | None, value:
@@ -256,7 +259,7 @@ class Rows:
                     label = label_task(action.error, run.plan, action.task)
                     self.add(
                         "bury_tasks", uuid7().bytes, run.namespace, run.run_id, action.task, action.token,
-                        action.error.code, encode(action.error), label.message, run.plan.tasks[action.task].name,
+                        action.error.code, encode(action.error), label.message, run.plan.at(action.task).name,
                         run.plan.name, run.plan.version, label.fingerprint,
                     )  # fmt: skip
                 case Finish():
@@ -266,13 +269,15 @@ class Rows:
         return ended
 
     def _dispatch(self, run: StoredRun, action: Dispatch) -> None:
-        spec = run.plan.tasks[action.task]
+        spec, name = run.plan.at(action.task), None
         if run.base < 0:
             run.base = murmur2(run.key, self.store.settings.partitions)
         spread = (action.task if run.plan.is_wide else 0) + action.token - 1
+        if is_item(action.task):
+            name, spread = run.plan.name_of(action.task), action.task + action.token - 1
         command = Command(
             task=action.task,
-            name=spec.name,
+            name=name or spec.name,
             run=(spec.lookup if action.lookup else spec.run) or "",
             attempt=action.attempt,
             token=action.token,
@@ -400,19 +405,23 @@ class Rows:
                 self.add("complete_tasks", run.run_id, index, task.attempt, task.token)
             else:
                 self._save_task(run, index, task)
+        for index in run.counted:
+            counts = run.maps[index]
+            self.add("count_items", run.run_id, index, counts.begun, counts.completed, counts.failed)
         run.touched.clear()
+        run.counted.clear()
         run.outputs.clear()
 
     def _save_task(self, run: StoredRun, index: int, task: TaskState) -> None:
         session = task.session if task.status is TaskStatus.RUNNING else ""
         holder = bytes.fromhex(session.replace("-", "")) if session else None
         output = run.outputs.get(index)
-        if output is None and run.plan.tasks[index].run is None:
+        if output is None and run.plan.at(index).run is None:
             output = task.output
         error = None if task.error is None else encode(task.error)
         self.add(
             "save_tasks", run.run_id, index, task.status, task.attempt, task.token, task.retries_from, holder,
-            task.lookups, task.vanished, task.withheld or None, task.due_at, task.input, output, error,
+            task.lookups, task.vanished, task.withheld or None, task.due_at, task.input, output, error, task.items,
         )  # fmt: skip
 
     def _publish(self) -> None:
@@ -442,9 +451,16 @@ class Rows:
         return [(name, _encode(statement, given[name])) for name, statement in BATCH.items() if given.get(name)]
 
 
+def _touch(run: StoredRun, transition: Transition) -> None:
+    run.touched.update(dict.fromkeys(transition.tasks))
+    if transition.maps is not None:
+        run.counted.update(dict.fromkeys(transition.maps))
+
+
 def _answered(run: StoredRun, index: int) -> bool:
     """Whether the output of a completed task stands with an attempt of its body."""
-    return run.plan.tasks[index].run is not None and index not in run.outputs
+    spec = run.plan.at(index)
+    return spec.run is not None and spec.map is None and index not in run.outputs
 
 
 def _bytes_of(id_: str) -> bytes:

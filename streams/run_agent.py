@@ -185,15 +185,18 @@ class RunAgent:
         requests = await self._requests(told)
         at = self._clock.now()
         lost = self._of_lost_future(told) if self._timeline.epoch else []
-        ended = []
+        ended, mapping = list[bytes](), set[bytes]()
         for one in await self._in_order(told, requests):
             run = self._cache.get(one.key)
             if one in lost:
                 self._refuse_lost_future(one, rows)
             elif run is None:
                 self._leave(one, rows)
-            elif self._fold(run, one, requests, at, rows, substitute) and run.status in RUN_TERMINAL:
-                ended.append(one.key)
+            elif self._fold(run, one, requests, at, rows, substitute):
+                if run.status in RUN_TERMINAL:
+                    ended.append(one.key)
+                if run.maps:
+                    mapping.add(one.key)
         if lost:
             rows.add("count_lost_records", self._timeline.epoch, len(lost))
         pipe.run(rows.calls())
@@ -202,6 +205,8 @@ class RunAgent:
             self._report_lost_future(lost)
         if rows.soonest is not None:
             self._on_timer(rows.soonest)
+        for key in mapping:
+            self._cache.weigh(key)
         for key in ended:
             self._cache.drop(key)
         self._cache.trim()
@@ -340,7 +345,7 @@ class RunAgent:
         if isinstance(event, Requested):
             return False
         if run is not None:
-            is_unknown = event.token > run.task(event.task).token
+            is_unknown = event.token > run.task(event.task).token and not run.has_put_away(event.task)
         else:
             made_by = self._timeline.noted_at + CLOCK_SECONDS
             is_unknown = _is_run_id(told.key) is not None and _made_at(told.key) < made_by

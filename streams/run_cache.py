@@ -39,6 +39,8 @@ class RunCache:
         self._database, self._plans = database, plans
         self._runs: OrderedDict[bytes, StoredRun] = OrderedDict()
         self._tasks = 0
+        self._sizes: dict[bytes, int] = {}
+        """Tasks of each run, with the items of its maps."""
         self._unreadable: dict[bytes, Unreadable] = {}
         self.token_floor = 0
         """Of the runs that are loaded from here on."""
@@ -56,13 +58,22 @@ class RunCache:
     def clear(self) -> None:
         """Forget everything: what was decided here may not be what Postgres has."""
         self._runs.clear()
+        self._sizes.clear()
         self._unreadable.clear()
         self._tasks = 0
 
     def drop(self, key: bytes) -> None:
         run = self._runs.pop(key, None)
         if run is not None:
-            self._tasks -= len(run.plan.tasks)
+            self._tasks -= self._sizes.pop(key)
+
+    def weigh(self, key: bytes) -> None:
+        """Count a run's tasks: when it comes, and when a map of it may have begun."""
+        run = self._runs.get(key)
+        if run is not None:
+            size = len(run.plan.tasks) + sum(len(counts.items) for counts in run.maps.values())
+            self._tasks += size - self._sizes[key]
+            self._sizes[key] = size
 
     def trim(self) -> None:
         """Put out what was not used for longest; between batches only."""
@@ -117,7 +128,8 @@ class RunCache:
             traceparent=traceparent,
             signals=signals,
         )
-        self._tasks += len(plan.tasks)
+        self._sizes[key] = 0
+        self.weigh(key)
 
 
 def signal_of(signal_id: UUID, name: str, key: str | None, data: str, actor: str, sent_at: int) -> Signalled:
@@ -127,7 +139,7 @@ def signal_of(signal_id: UUID, name: str, key: str | None, data: str, actor: str
 def _task(
     status: str, attempt: int, token: int, retries_from: int, due_at: datetime | None, input: str | None, output: str |
     None, error: str | None, session_id: UUID | None, lookups: int,
-    vanished: int = 0, withheld: str | None = None,
+    vanished: int = 0, withheld: str | None = None, items: int | None = None,
 ) -> TaskState:  # fmt: skip
     return TaskState(
         TaskStatus(status),
@@ -142,4 +154,5 @@ def _task(
         lookups,
         vanished,
         withheld or "",
+        items,
     )

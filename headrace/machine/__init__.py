@@ -11,8 +11,8 @@ States of a task, and who causes each edge
                its run is paused and it would begin
     QUEUED     handed out: a command with this token is on its way    its join; backoff due; lost; approved; replayed
     RUNNING    a worker said that its body began                      Started
-    WAITING    a person is asked, an instant has to come, or a        a task with an approval, a wait or a signal
-               signal                                                 became ready; an ambiguous end of a `manual` task
+    WAITING    a person is asked, an instant has to come, a signal,   a task with an approval, a wait, a signal or a map
+               or the items of a map have to end                      became ready; an ambiguous end of a `manual` task
     COMPLETED  it has its result                                      Succeeded; Decided approved; Due; Signalled
     FAILED     no try is left, or none can help                       Failed, Lost, Due; Decided rejected or expired
     SKIPPED    it will never run                                      condition false; its join
@@ -60,7 +60,15 @@ result may be on its way already. Only a claim is not granted, since its body ha
 for its timer, its backoff, a signal or a person, and an answer to it is kept. A run that ends is paused no more. What a
 termination does at once is what a cancel does, and is told apart: it will not do what a cancel will to clean up.
 
-`advance` and `apply` cost O(tasks the event touches); only a cancel, a termination and the end of a pause touch all.
+A map is WAITING while its items work, and an item is a task (`headrace.machine.place` numbers it): all that is said
+above holds for it, except that nothing comes before or after it. When an item ends, the map's counters change by one
+and the next item is handed out, so an item costs the same however long the list is. What an item that failed leads to,
+the map says: it stops and fails (`fail_fast`), fails once all have ended (`finish`), or completes (`collect`). A replay
+of an item takes a map that failed back to WAITING, but not one that has completed. Open items count in the run's
+status; of those that have ended only their map does.
+
+`advance` and `apply` cost O(tasks the event touches); only a cancel, a termination and the end of a pause touch all,
+and the end of a map its items.
 Recursion is nowhere.
 
 Not modelled here: whether a holder still lives (the sweeps read sessions), offsets and ownership (the run agent).

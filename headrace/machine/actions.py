@@ -3,7 +3,7 @@
 import msgspec
 
 from headrace.machine.event import Signalled
-from headrace.machine.run_state import RunState, TaskState
+from headrace.machine.run_state import ItemCounts, RunState, TaskState
 from headrace.machine.status import RunStatus, TaskStatus
 from headrace.messages import Error
 
@@ -164,7 +164,7 @@ class Transition:
     """
 
     __slots__ = (
-        "actions", "attention", "control", "counts", "kept", "missing", "status", "taken", "tasks", "wanted"
+        "actions", "attention", "control", "counts", "kept", "maps", "missing", "status", "taken", "tasks", "wanted"
     )  # fmt: skip
 
     def __init__(self, run: RunState) -> None:
@@ -176,6 +176,8 @@ class Transition:
         """The signal that the run has from here on."""
         self.taken: list[str] = []
         """Ids of signals that it had until here."""
+        self.maps: dict[int, ItemCounts] | None = None
+        """None for most: few events are of an item."""
         self.counts: dict[TaskStatus, int] = run.counts.copy()
         self.attention: bool = run.attention
         self.control: int = run.control

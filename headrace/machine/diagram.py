@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from headrace.expressions import compile_condition
+from headrace.expressions import compile_condition, compile_template
 from headrace.machine.actions import (
     Abort,
     Action,
@@ -49,7 +49,8 @@ from headrace.machine.event import (
     Signalled,
     Terminated,
 )
-from headrace.machine.plan import ApprovalPlan, Join, Plan, SignalPlan, TaskPlan, WaitPlan
+from headrace.machine.place import items_of
+from headrace.machine.plan import ApprovalPlan, Failures, Join, MapPlan, Plan, SignalPlan, TaskPlan, WaitPlan
 from headrace.machine.run_state import RunState, TaskState
 from headrace.machine.status import PAUSED, TERMINAL, RunStatus, TaskStatus, derive_status
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
@@ -204,6 +205,7 @@ ROWS: Final = [
     Row("WAITING", "parked", _story("Started, a claim", "Lost", effect="manual")),
     Row("WAITING", "then its body", _story(approval=_QUESTION)),
     Row("WAITING", "only a question", _story(approval=_QUESTION, run=None)),
+    Row("WAITING", "for its items", _story(map=MapPlan(compile_template([1, 2]), 2, "finish"))),
     Row("WAITING", "for an instant", _story(wait=WaitPlan(length=10_000_000), run=None, timeout=None)),
     Row("WAITING", "for a signal", _story(signal=_NEWS, run=None, timeout=None)),
     Row("WAITING", "or that none comes", _story(signal=_NEWS_OR_NONE, run=None, timeout=None)),
@@ -255,6 +257,14 @@ def draw() -> str:
             "is SKIPPED because something before it failed; `open` has not ended.",
             "",
             *_joins(),
+            "",
+            "## Maps",
+            "",
+            "An item of a map is a task like any other: the tables above are its own. What the map becomes, and its",
+            "items, when two of three items have ended like this one after the other, the third goes on, and a fourth",
+            "has not begun.",
+            "",
+            *_maps(),
             "",
             "## Status of a run",
             "",
@@ -398,6 +408,32 @@ def _joined(join: Join, ends: tuple[str, ...]) -> str:
                 run.apply(transition)
     state = run.task(4)
     return state.status.upper() + (f"<br/>{state.error.code}" if state.error else "")
+
+
+_FAILURES: Final[tuple[Failures, ...]] = ("fail_fast", "finish", "collect")
+
+
+def _maps() -> Iterator[str]:
+    yield "| items | " + " | ".join(f"`{failures}`" for failures in _FAILURES) + " |"
+    yield "|---|" + "---|" * len(_FAILURES)
+    for ends in ("completed, completed", "completed, failed", "failed, completed", "failed, failed"):
+        for then in ("", "completed", "failed"):
+            story = ends.split(", ") + ([then] * 2 if then else [])
+            what = ends + (f"; then both others {then}" if then else "")
+            yield f"| {what} | " + " | ".join(_mapped(failures, story) for failures in _FAILURES) + " |"
+
+
+def _mapped(failures: Failures, ends: list[str]) -> str:
+    plan = Plan("mapped", [TaskPlan(0, "map", run="body", map=MapPlan(compile_template([1, 2, 3, 4]), 3, failures))])
+    run = RunState(b"mapped", plan, b"{}")
+    run.apply(begin(plan, run, 0))
+    for place, end in zip(items_of(0), ends, strict=False):
+        event = Succeeded(place, 1, _NONCE) if end == "completed" else Failed(place, 1, _NONCE, _HOPELESS)
+        transition = advance(plan, run, event, 0)
+        if transition is not None:
+            run.apply(transition)
+    items = [run.task(place).status for place in items_of(0, 4) if place in run.tasks]
+    return f"{run.task(0).status.upper()}<br/>{', '.join(items)}"
 
 
 def _statuses() -> Iterator[str]:

@@ -60,8 +60,17 @@ class Letter(NamedTuple):
     status: str
 
 
+class Items(NamedTuple):
+    """How far a map has come."""
+
+    total: int
+    begun: int
+    completed: int
+    failed: int
+
+
 class TaskFacts(NamedTuple):
-    """A task that has a row."""
+    """A task, or an item of a map, that has a row."""
 
     task: int
     status: TaskStatus
@@ -89,6 +98,8 @@ class TaskFacts(NamedTuple):
     """The code of the last attempt that ended."""
     withheld: bool = False
     """It may begin, and does when the pause of its run ends."""
+    items: Items | None = None
+    """Of a map whose list is known."""
 
 
 class Request(NamedTuple):
@@ -165,7 +176,7 @@ class Facts(NamedTuple):
     engine: Engine
     lease: timedelta
     ended: frozenset[int] = frozenset()
-    """Tasks in a terminal state."""
+    """Tasks of the graph in a terminal state."""
     tasks: Mapping[int, TaskFacts] = {}
     """Those that were looked at, in order."""
     open_tasks: int = 0

@@ -98,7 +98,8 @@ CREATE TABLE trigger_key (
   CONSTRAINT trigger_key_key PRIMARY KEY (namespace, key)
 );
 
--- A task from its first hand-out on; before that it is PENDING, follows from the graph and has no row.
+-- A task from its first hand-out on; before that it is PENDING, follows from the graph and has no row. `task` is its position in the graph, here
+-- and wherever a task is named; an item of a map is a task with the number (task + 1) * 10000 + item, so the graph's own are below 10000.
 CREATE TABLE task (
   run_id uuid NOT NULL,
   task int NOT NULL,
@@ -118,7 +119,14 @@ CREATE TABLE task (
   input json,
   output json,
   error json,
+  -- Of a map whose list is known (that is its input): how many items there are, have begun, completed and failed. For people and for the doctor;
+  -- whoever decides counts the items' own states.
+  items int,
+  items_begun int,
+  items_completed int,
+  items_failed int,
   CONSTRAINT task_key PRIMARY KEY (run_id, task),
+  CONSTRAINT task_items_add_up CHECK (items_begun <= items AND items_completed + items_failed <= items_begun),
   -- An attempt is a hand-out whose body began.
   CONSTRAINT task_attempts_within_tokens CHECK (attempt <= token),
   CONSTRAINT task_open_has_a_token CHECK (status NOT IN ('queued', 'running', 'waiting') OR token > 0),
@@ -420,7 +428,8 @@ CREATE VIEW replay_outcome AS
     SELECT s.dead_letter_id FROM dead_letter s WHERE s.replay_of = d.dead_letter_id ORDER BY s.created_at LIMIT 1) n ON true
   -- A cancel that reached the run before the replay did: the task stays as it is, failed.
   LEFT JOIN LATERAL (
-    SELECT true AS overtook FROM task x WHERE x.run_id = d.run_id AND x.status = 'cancelled' AND t.token = d.token LIMIT 1) c ON true
+    SELECT true AS overtook FROM task x
+    WHERE x.run_id = d.run_id AND x.status = 'cancelled' AND x.task < 10000 AND t.token = d.token LIMIT 1) c ON true
   WHERE d.status = 'replayed';
 
 -- The histories that this database has gone through, the last one at the end: a promoted standby begins another, as does a restore. What the

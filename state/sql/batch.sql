@@ -62,19 +62,27 @@ SELECT must(count(*) = cardinality($1::uuid[]), 'a task was changed by another w
 
 -- name: save_tasks
 -- Every other new state of a task. A token never falls.
--- columns: run_ids uuid, tasks int, statuses text, attempts int, tokens int, retries_from int, session_ids uuid, lookups int, vanished int, withheld text, due_at timestamptz, inputs json, outputs json, errors json
+-- columns: run_ids uuid, tasks int, statuses text, attempts int, tokens int, retries_from int, session_ids uuid, lookups int, vanished int, withheld text, due_at timestamptz, inputs json, outputs json, errors json, items int?
 WITH saved AS (
-  INSERT INTO task (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error)
-  SELECT run_id, task, status::task_status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error
+  INSERT INTO task (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error, items)
+  SELECT run_id, task, status::task_status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error, items
   FROM unnest($1::uuid[], $2::int[], $3::text[], $4::int[], $5::int[], $6::int[], $7::uuid[], $8::int[], $9::int[], $10::text[],
-              $11::timestamptz[], $12::json[], $13::json[], $14::json[])
-    AS given (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error)
+              $11::timestamptz[], $12::json[], $13::json[], $14::json[], $15::int[])
+    AS given (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error, items)
   ON CONFLICT (run_id, task) DO UPDATE SET status = excluded.status, attempt = excluded.attempt, token = excluded.token,
     retries_from = excluded.retries_from, session_id = excluded.session_id, lookups = excluded.lookups, vanished = excluded.vanished,
-    withheld = excluded.withheld, due_at = excluded.due_at, input = excluded.input, output = excluded.output, error = excluded.error, changed_at = now()
+    withheld = excluded.withheld, due_at = excluded.due_at, input = excluded.input, output = excluded.output, error = excluded.error, items = excluded.items,
+    changed_at = now()
   WHERE task.token <= excluded.token
   RETURNING 1)
 SELECT must(count(*) = cardinality($1::uuid[]), 'a token would fall') FROM saved;
+
+-- name: count_items
+-- How far a map has come: once for each that moved, however many of its items did. After save_tasks, which knows how many items there are.
+-- columns: run_ids uuid, tasks int, begun int, completed int, failed int
+UPDATE task SET items_begun = given.begun, items_completed = given.completed, items_failed = given.failed
+FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[], $5::int[]) AS given (run_id, task, begun, completed, failed)
+WHERE task.run_id = given.run_id AND task.task = given.task;
 
 -- name: insert_history
 -- columns: run_ids uuid, row_versions int, kinds text, tasks int?, tokens int?, actors text, details json

@@ -2,13 +2,16 @@
 
 -- name: load_runs
 -- $1: run ids. Runs with their tasks that were ever touched, a row for each, or one without a task; the input stands in a run's first row only.
--- The output of a body stands with its attempt. A run that is missing from the answer is not visible yet, or never was.
+-- The output of a body stands with its attempt. Items of a map that has completed are left where they are: its output says it all. A run that
+-- is missing from the answer is not visible yet, or never was.
 SELECT r.run_id, r.version_id, r.row_version, r.attention, r.control, r.namespace,
        CASE WHEN row_number() OVER (PARTITION BY r.run_id) = 1 THEN r.input::text END, r.traceparent,
        t.task, t.status::text, t.attempt, t.token, t.retries_from, t.due_at, t.input::text, coalesce(t.output, a.output)::text, t.error::text,
-       t.session_id, t.lookups, t.vanished, t.withheld
+       t.session_id, t.lookups, t.vanished, t.withheld, t.items
 FROM run r
 LEFT JOIN task t ON t.run_id = r.run_id AND (t.token > 0 OR t.status <> 'pending' OR t.withheld IS NOT NULL)
+  AND (t.task < 10000 OR EXISTS (
+    SELECT FROM task m WHERE m.run_id = t.run_id AND m.task = t.task / 10000 - 1 AND m.status <> 'completed'))
 LEFT JOIN attempt a ON a.run_id = t.run_id AND a.task = t.task AND a.token = t.token AND t.status = 'completed'
 WHERE r.run_id = ANY($1::uuid[])
 ORDER BY r.run_id;

@@ -120,7 +120,7 @@ def save_outputs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
 
 _NEW_TASK: Final[Row] = {
     "status": "pending", "attempt": 0, "token": 0, "retries_from": 0, "session_id": None, "due_at": None, "input": None,
-    "output": None, "error": None, "lookups": 0, "vanished": 0, "withheld": None,
+    "output": None, "error": None, "lookups": 0, "vanished": 0, "withheld": None, "items": None,
 }  # fmt: skip
 
 
@@ -178,6 +178,17 @@ def save_tasks(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
         }
         new["status"] = str(new["status"])
         _put_task(t, key, {**(task or _NEW_TASK), **new})
+    return []
+
+
+@model
+def count_items(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("count_items", list(columns)):
+        key = (row["run_ids"], row["tasks"])
+        t.lock("task", key)
+        task = t.get("task", *key) or {}
+        refuse(row["completed"] + row["failed"] <= row["begun"] <= task["items"], "task_items_add_up")
+        t.put("task", key, {**task, "items_counted": (row["begun"], row["completed"], row["failed"])})
     return []
 
 
@@ -372,7 +383,7 @@ def delete_rows(t: Transaction, ids: Any) -> list[tuple[Any, ...]]:
 LOADED_RUN: Final = ("version_id", "row_version", "attention", "control", "namespace")
 LOADED_TASK: Final = (
     "status", "attempt", "token", "retries_from", "due_at", "input", "output", "error", "session_id", "lookups",
-    "vanished", "withheld",
+    "vanished", "withheld", "items",
 )  # fmt: skip
 """Columns of `load_runs` behind the run's id, and behind a task's index."""
 
@@ -382,6 +393,9 @@ def load_runs(t: Transaction, ids: list[UUID]) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     tasks: dict[bytes, list[tuple[Any, ...]]] = {run_id.bytes: [] for run_id in ids}
     for (run_id, index), task in t.rows("task"):
+        owner = t.get("task", run_id, index // 10_000 - 1) if index >= 10_000 else None
+        if owner is not None and owner["status"] == "completed":
+            continue
         if run_id in tasks and (task["token"] > 0 or task["status"] != "pending" or task["withheld"]):
             tasks[run_id].append((index, *_loaded_task(t, run_id, index, task)))
     for run_id in ids:

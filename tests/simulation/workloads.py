@@ -38,6 +38,18 @@ def _step(*needs: str, **more: Any) -> dict[str, Any]:
     return {"run": "step", "needs": list(needs), "retry": _RETRY} | more
 
 
+_READ: Final = {"fails": "${{ input.fails }}", "read": "${{ tasks.each.output }}"}
+
+
+def _item(
+    *needs: str, max_parallel: int = 1_000, failures: str = "fail_fast", retry: object = _RETRY, **more: Any
+) -> dict[str, Any]:
+    """A map over six items."""
+    list_ = {"over": [*range(6)], "max_parallel": max_parallel, "failures": failures}
+    given = {"fails": "${{ input.fails }}", "item": "${{ item }}", "index": "${{ index }}"}
+    return _step(*needs, map=list_, retry=retry, **{"with": given}, **more)
+
+
 WORKFLOWS: Final[dict[str, dict[str, Any]]] = {
     "linear": {"tasks": {"a": _step(), "b": _step("a"), "c": _step("b")}},
     "diamond": {
@@ -65,6 +77,9 @@ WORKFLOWS: Final[dict[str, dict[str, Any]]] = {
             "last": _step("two", "rescue", join="always"),
         }
     },
+    "map": {"tasks": {"a": _step(), "each": _item("a", max_parallel=3), "b": _step("each", **{"with": _READ})}},
+    "finish": {"tasks": {"each": _item(failures="finish", retry=1), "b": _step("each", join="always")}},
+    "fail_fast": {"tasks": {"each": _item(run="guarded", effect="manual", retry=2), "b": _step("each", join="always")}},
     "patient": {"tasks": {"a": _step(), "pause": {"needs": "a", "wait": {"for": "3s"}}, "b": _step("pause")}},
     "told": {
         "tasks": {

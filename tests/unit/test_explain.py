@@ -25,6 +25,7 @@ from state.explain import (
     Engine,
     Facts,
     Failure,
+    Items,
     Letter,
     Listening,
     Parked,
@@ -166,6 +167,8 @@ def waiting() -> Iterator[TaskFacts]:
     for (due_at, timer), key, row in itertools.product(timers, (None, "a"), (False, True)):
         listening = Listening("paid", key, ago(5)) if row else None
         yield task(TaskStatus.WAITING, task=NEWS, due_at=due_at, timer=timer, listening=listening)
+    yield task(TaskStatus.WAITING, items=Items(400, 320, 300, 3))
+    yield task(TaskStatus.WAITING, items=Items(3, 3, 3, 0))
 
 
 def ended() -> Iterator[TaskFacts]:
@@ -195,7 +198,7 @@ OF_STATUS = {
     },
     TaskStatus.WAITING: {
         "APPROVAL_OPEN", "APPROVAL_EXPIRED", "APPROVAL_MISSING", "DECISION_NOT_APPLIED", "PARKED", "PARKED_MISSING",
-        "WAIT", "TIMER_OVERDUE", "TIMER_MISSING", "SIGNAL_AWAITED", "SIGNAL_WAIT_MISSING",
+        "WAIT", "TIMER_OVERDUE", "TIMER_MISSING", "SIGNAL_AWAITED", "SIGNAL_WAIT_MISSING", "ITEMS_OPEN", "ITEMS_MISSED",
     },
     TaskStatus.COMPLETED: {"TASK_COMPLETED"},
     TaskStatus.FAILED: {"TASK_FAILED"},
@@ -343,6 +346,8 @@ FIRST: list[tuple[str, TaskFacts, dict[str, Any], list[str]]] = [
      ["APPROVAL_EXPIRED"]),
     ("decided", task(TaskStatus.WAITING, question=Question(ID, "approved", [], ago(9), None, ago(1))),
      {"requests": REQUESTS["decision"]}, ["REQUEST_NOT_APPLIED", "DECISION_NOT_APPLIED", "PARTITION_SILENT"]),
+    ("works through a list", task(TaskStatus.WAITING, items=Items(400, 320, 300, 3)), {}, ["ITEMS_OPEN"]),
+    ("no item is open", task(TaskStatus.WAITING, items=Items(3, 3, 3, 0)), {}, ["ITEMS_MISSED"]),
     ("nobody asked", task(TaskStatus.WAITING), {}, ["APPROVAL_MISSING"]),
     ("parked", task(TaskStatus.WAITING, error=Failure("AMBIGUOUS"), parked=Parked(ago(5))), {}, ["PARKED"]),
     ("resolved", task(TaskStatus.WAITING, error=Failure("AMBIGUOUS"), parked=Parked(ago(5), ago(1), "ana")),

@@ -242,6 +242,20 @@ FAULTS = [
     (tasks("a: { run: r }", "b:", "  run: r", "  needs: [a]", "  join: 2"), "tasks.b.join", 7, "b has 1 needs"),
     (tasks("a: { run: r, join: any }"), "tasks.a.join", 3, "nothing to join: a has no needs"),
     (tasks("a: { run: r, jion: any }"), "tasks.a.jion", 3, "did you mean join?"),
+    # maps
+    (tasks("a: { map: [1] }"), "tasks.a", 3, "must have `run`"),
+    (tasks("a: { approval: {}, map: [1] }"), "tasks.a", 3, "a `map` needs a `run`"),
+    (tasks("a: { run: b, map: 7 }"), "tasks.a.map", 3, "must be a map, not a number"),
+    (tasks("a: { run: b, map: soon }"), "tasks.a.map.over", 3, "must be a list of up to 10,000 items, or one ${{ … }}"),
+    (tasks("a: { run: b, map: { over: [1], max_parallel: 0 } }"), "tasks.a.map.max_parallel", 3, "greater than"),
+    (tasks("a: { run: b, map: { over: [1], failures: none } }"), "tasks.a.map.failures", 3, "'fail_fast', 'finish'"),
+    (tasks("a: { run: b, map: { over: [1], paralel: 3 } }"), "tasks.a.map.paralel", 3, "did you mean max_parallel?"),
+    (tasks("a: { run: b, map: '${{ item }}' }"), "tasks.a.map", 3, "only the `with` of a map knows its items"),
+    (tasks("a: { run: b, map: '${{ tasks.c.output }}' }"), "tasks.a.map", 3, "there is no task c"),
+    (tasks("a: { run: b, map: '${{ 1 + }}' }"), "tasks.a.map", 3, "syntax error"),
+    (tasks("a: { run: b, with: '${{ index }}' }"), "tasks.a.with", 3, "unknown variable index"),
+    (tasks("a: { run: b, if: 'item == 1', map: [1] }"), "tasks.a.if", 3, "unknown variable item"),
+    (tasks("a: { wait: { for: 1s }, map: [1] }"), "tasks.a", 3, "leave out map"),
     # waits
     (tasks("a: { wait: { for: 3d, until: 2026-01-01T00:00:00Z } }"), "tasks.a.wait", 3, "either `for` or `until`"),
     (tasks("a: { wait: {} }"), "tasks.a.wait", 3, "either `for` or `until`"),
@@ -880,3 +894,14 @@ def test_the_examples_of_the_reference_page_run(tmp_path: Path) -> None:
     script.write_text("\n".join(text for kind, text in fences if kind == "python"))
     ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)  # our own page
     assert [text for kind, text in fences if kind == "text"] == [ran.stdout]
+
+
+def test_a_map_may_be_only_its_list():
+    short = parse('name: w\ntasks: { a: { run: b, map: "${{ input.pages }}", with: "${{ item }}-${{ index }}" } }')
+    long = build("w").task("a", run="b", map={"over": "${{ input.pages }}"}, with_="${{ item }}-${{ index }}")
+    assert short == long.publishable()
+    assert short.digest == long.publishable().digest
+    task = short.tasks["a"].map
+    assert task is not None
+    assert (task.over, task.max_parallel, task.failures) == ("${{ input.pages }}", 1_000, "fail_fast")
+    assert Workflow.model_validate_json(short.canonical()) == short

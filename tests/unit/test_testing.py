@@ -362,6 +362,63 @@ def test_a_registry_and_the_names_of_decorators_are_bodies():
     assert run.outputs == {"a": "Hello, Ada!"}
 
 
+# == maps ==============================================================================================================
+def read_page(page: str, ctx: Context) -> str:
+    if page == "torn":
+        raise NonRetryable("it is torn")
+    return f"{ctx.item}:{page}:{ctx.effect_key[-7:]}"
+
+
+def test_a_map_calls_its_body_for_each_item_and_gives_the_list():
+    made = harness("  pages: { run: body, map: '${{ input.pages }}', with: { page: '${{ item }}' } }", body=read_page)
+    run = made.start({"pages": ["a", "b"]})
+    assert run.outputs == {"pages": ["0:a:pages.0", "1:b:pages.1"]}
+    assert [item.status for item in run.items("pages")] == ["completed", "completed"]
+    assert run.task("pages.1").output == "1:b:pages.1"
+    assert [item.task for item in run.history if item.kind == "attempt_completed"] == ["pages.0", "pages.1"]
+
+
+def test_a_failed_page_is_replayed_alone():
+    text = (
+        "  pages: { run: body, map: { over: '${{ input.pages }}', failures: finish }, with: { page: '${{ item }}' } }"
+    )
+    run = harness(text, body=read_page).start({"pages": ["a", "torn", "c"]})
+    assert (run.status, run.tasks) == ("failed", {"pages": "failed"})
+    with pytest.raises(ConflictError, match="the items that failed are replayed"):
+        run.replay("pages")
+    run.replay("pages.1", input={"page": "mended"})
+    assert run.outputs == {"pages": ["0:a:pages.0", "1:mended:pages.1", "2:c:pages.2"]}
+
+
+def test_a_map_that_has_collected_a_failure_keeps_it():
+    text = "  pages: { run: body, map: { over: [{ page: torn }, { page: b }], failures: collect } }"
+    run = harness(text, body=read_page).start()
+    assert run.task("pages").output["results"] == [None, "1:b:pages.1"]
+    (failure,) = run.task("pages").output["failures"]
+    assert (failure["index"], failure["message"]) == (0, "it is torn")
+    with pytest.raises(ConflictError, match="has completed with this failure"):
+        run.replay("pages.0")
+
+
+def test_items_are_retried_on_the_clock_and_may_crash():
+    flaky = Broken(1)
+    made = harness("  pages: { run: body, map: [{}, {}], retry: { attempts: 3, delay: 1h, cap: 1h } }", body=flaky)
+    made.crash_next("pages.1")
+    run = made.start()
+    assert [item.status for item in run.items("pages")] == ["pending", "completed"]
+    made.advance(hours=2)
+    assert [(item.status, item.attempt) for item in run.items("pages")] == [("completed", 2), ("completed", 2)]
+    assert run.status == "completed"
+
+
+def test_ten_thousand_items_end_within_seconds():
+    made = harness("  many: { run: body, map: '${{ input.items }}' }", body=lambda n: n)
+    began = time.process_time()
+    run = made.start({"items": [{"n": n} for n in range(10_000)]})
+    assert run.task("many").output == list(range(10_000))
+    assert time.process_time() - began < 10
+
+
 # == as a whole ========================================================================================================
 def test_the_same_test_is_the_same_history():
     def history() -> list[str]:

@@ -88,8 +88,9 @@ class Engine:
 
     def _current(self, run_id: str, task: str) -> tuple[int, int]:
         run = self.load(run_id)
-        index = run.plan.index[task]
-        return index, run.task(index).token
+        place = run.plan.find(task)
+        assert place is not None
+        return place, run.task(place).token
 
     def apply_requests(self) -> list[str]:
         """Apply what waits in the inbox, in order; answers the kinds."""
