@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from api import (
     approvals,
+    console,
     control,
     dead_letters,
     errors,
@@ -20,10 +21,14 @@ from api import (
     health,
     objects,
     openapi,
+    overview,
     parked_tasks,
+    records,
     runs,
+    spans,
     stream,
     subscriptions,
+    system,
     tasks,
     workers,
     workflows,
@@ -56,6 +61,11 @@ _ROUTERS = (
     subscriptions,
     health,
     stream,
+    spans,
+    overview,
+    records,
+    system,
+    console,
 )
 
 
