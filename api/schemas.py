@@ -690,3 +690,157 @@ class CheckResult(msgspec.Struct):
 class Diagnosis(msgspec.Struct):
     ok: bool
     checks: list[CheckResult]
+
+
+# == what only people look at ==========================================================================================
+class Span(msgspec.Struct):
+    """An attempt that ended."""
+
+    attempt: int
+    token: int
+    outcome: str
+    """completed, failed, lost, cancelled or returned"""
+    worker: str
+    started_at: Instant | None
+    finished_at: Instant | None
+    """By the worker's clock, as `started_at`."""
+    ended_at: Instant
+    """By the database's clock."""
+
+
+class TaskSpans(msgspec.Struct):
+    """How one task passed its time."""
+
+    name: str
+    index: int
+    kind: str
+    """body, approval or wait"""
+    status: TaskStatus
+    attempt: int
+    token: int
+    needs: list[int]
+    """Positions of the tasks that it needs."""
+    due_at: Instant | None
+    changed_at: Instant | None
+    worker: str | None
+    """Who runs it now."""
+    spans: list[Span]
+    """The newest 100, in order."""
+
+
+class SpanPage(msgspec.Struct):
+    items: list[TaskSpans]
+    next: str | None
+    at: Instant
+    """When this was so, by the database's clock."""
+    total: int
+    """Tasks of the graph."""
+
+
+class QueueLoad(msgspec.Struct):
+    queue: str
+    queued: int
+    running: int
+    oldest_seconds: float
+    """Since the oldest waiting task was handed out; 0 when none waits."""
+    workers: int
+    """Live sessions that serve it and take new work."""
+    slots: int
+    held: int
+
+
+class MinuteOfRuns(msgspec.Struct):
+    at: Instant
+    counts: dict[str, int]
+    """Runs that began in this minute, by how they stand now."""
+
+
+class Overview(msgspec.Struct):
+    """How everything stands; a few seconds old at most, and over the oldest 10,000 open runs."""
+
+    at: Instant
+    namespace: str
+    version: str
+    runs: dict[str, int]
+    """Open runs by status."""
+    queues: list[QueueLoad]
+    approvals_waiting: int
+    parked_tasks: int
+    dead_letters_parked: int
+    requests_unapplied: int
+    timers_late: int
+    timer_lateness_seconds: float
+    workers_live: int
+    workers_lost: int
+    """Whose lease ran out within the last hour."""
+    outbox_lag_bytes: int | None
+    relay_renewed_seconds: float | None
+    recent: list[MinuteOfRuns]
+    """The last hour, of the newest 10,000 runs."""
+
+
+class PartitionState(msgspec.Struct):
+    topic: str
+    partition: int
+    owner: str
+    epoch: int
+    next_offset: int | None
+    topic_id: str
+    taken_at: Instant
+
+
+class SweepState(msgspec.Struct):
+    name: str
+    at: Instant
+    age_seconds: float
+    found: int
+
+
+class SlotState(msgspec.Struct):
+    slot: str
+    owner: str
+    epoch: int
+    renewed_at: Instant
+    age_seconds: float
+    lag_bytes: int | None
+    """WAL that the relay has not acknowledged."""
+    retained_bytes: int | None
+    """WAL that Postgres keeps for it."""
+    active: bool | None
+    wal_status: str | None
+
+
+class TableSize(msgspec.Struct):
+    name: str
+    rows: int
+    """As Postgres last estimated."""
+    bytes: int
+    """With indexes."""
+
+
+class System(msgspec.Struct):
+    """The engine's own parts."""
+
+    at: Instant
+    version: str
+    partitions: list[PartitionState]
+    sweeps: list[SweepState]
+    slots: list[SlotState]
+    tables: list[TableSize]
+    """The largest."""
+
+
+class RecordFate(msgspec.Struct):
+    topic: str
+    partition: int
+    offset: int
+    fate: str
+    """started, duplicate, filtered or failed"""
+    run_id: str | None
+    reason: str | None
+    at: Instant
+
+
+class RecordFatePage(msgspec.Struct):
+    items: list[RecordFate]
+    next: str | None

@@ -422,21 +422,24 @@ def _run(stack: Stack, folder: Path, console: Console, given: argparse.Namespace
     with stack, Client(stack.api_url, actor="demo") as client:
         stack.wait_workers(WORKERS)
         console.print(f"  started in {time.monotonic() - begun:.1f} s: {', '.join(stack.pids())}", highlight=False)
-        console.print(f"  API {stack.api_url}, its documents at {stack.api_url}/docs\n", highlight=False)
+        console.print(f"  console {stack.console_url}, API {stack.api_url}\n", highlight=False)
         with _killing(stack, given.kill, given.after):
             outcome = Demo(stack, client, folder, console, given.orders).tell()
         if given.keep:
             _keep(stack, console)
         else:
             console.print(
-                "\nTo look around, keep it up: [bold]make demo KEEP=1[/]. For tasks of yours: [bold]headrace new[/].\n"
+                f"\nThe console was at [bold]{stack.console_url}[/] and ends with the demo. To open these runs in it, keep "
+                "it up: [bold]make demo KEEP=1[/]. For tasks of yours: [bold]headrace new[/].\n",
+                highlight=False,
             )
     return outcome
 
 
 def _keep(stack: Stack, console: Console) -> None:
     console.print(
-        f"\nEverything is still up. API [bold]{stack.api_url}[/], documents at [bold]{stack.api_url}/docs[/]\n"
+        f"\nEverything is still up. API [bold]{stack.api_url}[/], console [bold]{stack.console_url}[/]\n"
+        f"  the runs of this demo: {stack.console_url}runs\n"
         f"  HEADRACE_API={stack.api_url} {Path(sys.executable).parent}/headrace runs\nCtrl-C stops it.",
         highlight=False,
     )
