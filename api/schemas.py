@@ -156,7 +156,7 @@ class Accepted(msgspec.Struct):
 
 class SignalBody(msgspec.Struct, forbid_unknown_fields=True):
     name: WorkflowName
-    data: msgspec.Raw = msgspec.Raw(b"null")
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """Any JSON."""
     key: Name | None = None
     """Only for a task that waits for this key; any that waits for the name, when left out."""

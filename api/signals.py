@@ -1,5 +1,6 @@
 """Signals: what is told to runs from outside, and what became of it."""
 
+import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -35,7 +36,8 @@ async def send(run_id: str, request: Request, wired: Wired) -> Response:
     """
     id_ = parse_id(run_id, "run")
     asked, content = await read(request, SignalBody)
-    data, who = check_payload(asked.data, "data"), actor(request)
+    data = b"null" if isinstance(asked.data, msgspec.UnsetType) else check_payload(asked.data, "data")
+    who = actor(request)
 
     async def act(connection: Connection) -> Answer:
         run = await find_run(wired, connection, id_)

@@ -429,8 +429,8 @@ def _run(stack: Stack, folder: Path, console: Console, given: argparse.Namespace
             _keep(stack, console)
         else:
             console.print(
-                f"\nThe console was at [bold]{stack.console_url}[/] and ends with the demo. To open these runs in it, keep "
-                "it up: [bold]make demo KEEP=1[/]. For tasks of yours: [bold]headrace new[/].\n",
+                f"\nThe console was at [bold]{stack.console_url}[/] and ends with the demo. To open these runs in it, "
+                "keep it up: [bold]make demo KEEP=1[/]. For tasks of yours: [bold]headrace new[/].\n",
                 highlight=False,
             )
     return outcome

@@ -541,12 +541,12 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Get
+         * Read Object
          * @description The JSON value that `{"$object": {"sha256": …}}` stands for, compared with its hash.
          *
          *     404 when it is not there, or is another value than it was.
          */
-        get: operations["runs_get"];
+        get: operations["runs_read_object"];
         put?: never;
         post?: never;
         delete?: never;
@@ -616,6 +616,33 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/runs/{run_id}/signals": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Of Run
+         * @description What the run was told, in the order in which it was stored, and what became of each.
+         */
+        get: operations["signals_list_of_run"];
+        put?: never;
+        /**
+         * Send
+         * @description Tell a run something. It is stored when this is answered: a task that waits for it takes it, now or once it
+         *     begins to wait.
+         *
+         *     201 for a new signal, 200 for one that was sent before under its `id`; 409 when the run has ended.
+         */
+        post: operations["signals_send"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/runs/{run_id}/spans": {
         parameters: {
             query?: never;
@@ -648,6 +675,26 @@ export interface paths {
          * @description All tasks of the graph in its order, also those that were never touched.
          */
         get: operations["tasks_list_of_run"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/runs/{run_id}/tasks/{task}/items": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Of Map
+         * @description Items of a map that have begun, in the order of its list, as the tasks that they are.
+         */
+        get: operations["tasks_list_of_map"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1374,6 +1421,22 @@ export interface components {
             items: components["schemas"]["HistoryItem"][];
             next: string | null;
         };
+        /**
+         * ItemCounts
+         * @description How far a map has come. What has begun and neither completed nor failed is under way, or was cancelled.
+         */
+        ItemCounts: {
+            begun: number;
+            completed: number;
+            failed: number;
+            total: number;
+        };
+        /** ItemPage */
+        ItemPage: {
+            counts: components["schemas"]["ItemCounts"] | null;
+            items: components["schemas"]["Task"][];
+            next: string | null;
+        };
         /** MinuteOfRuns */
         MinuteOfRuns: {
             /** Format: date-time */
@@ -1563,6 +1626,39 @@ export interface components {
             status: components["schemas"]["RunStatus"];
             workflow: string;
         };
+        /** Signal */
+        Signal: {
+            actor: string;
+            data: unknown;
+            id: string | null;
+            key: string | null;
+            name: string;
+            reason: string | null;
+            row_version: number | null;
+            run_id: string;
+            /** Format: date-time */
+            sent_at: string;
+            settled_at: string | null;
+            signal_id: string;
+            /** @enum {unknown} */
+            status: "kept" | "refused" | "sent" | "taken";
+            task: string | null;
+            token: number | null;
+        };
+        /** SignalBody */
+        SignalBody: {
+            data?: unknown;
+            /** @default null */
+            id: string | null;
+            /** @default null */
+            key: string | null;
+            name: string;
+        };
+        /** SignalPage */
+        SignalPage: {
+            items: components["schemas"]["Signal"][];
+            next: string | null;
+        };
         /** SlotState */
         SlotState: {
             active: boolean | null;
@@ -1667,7 +1763,10 @@ export interface components {
             name: string;
             rows: number;
         };
-        /** Task */
+        /**
+         * Task
+         * @description A task, or one item of a map.
+         */
         Task: {
             approval_id: string | null;
             attempt: number;
@@ -1677,6 +1776,7 @@ export interface components {
             error: unknown;
             index: number;
             input?: unknown;
+            items: components["schemas"]["ItemCounts"] | null;
             name: string;
             needs: string[];
             output: unknown;
@@ -3808,7 +3908,7 @@ export interface operations {
             };
         };
     };
-    runs_get: {
+    runs_read_object: {
         parameters: {
             query?: never;
             header?: never;
@@ -4221,6 +4321,199 @@ export interface operations {
             };
         };
     };
+    signals_list_of_run: {
+        parameters: {
+            query?: {
+                /** @description Items on a page */
+                limit?: number;
+                /** @description `next` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path: {
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description SignalPage */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SignalPage"];
+                };
+            };
+            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    signals_send: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SignalBody"];
+            };
+        };
+        responses: {
+            /** @description Signal */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Signal"];
+                };
+            };
+            /** @description Signal */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Signal"];
+                };
+            };
+            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     tasks_list_spans_of_run: {
         parameters: {
             query?: {
@@ -4329,6 +4622,90 @@ export interface operations {
             };
             /** @description No such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    tasks_list_of_map: {
+        parameters: {
+            query?: {
+                /** @description Only items with this status */
+                status?: components["schemas"]["TaskStatus"] | null;
+                /** @description Items on a page */
+                limit?: number;
+                /** @description `next` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path: {
+                run_id: string;
+                task: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description ItemPage */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ItemPage"];
+                };
+            };
+            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4863,7 +5240,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Task */
+            /** @description A task, or one item of a map. */
             200: {
                 headers: {
                     [name: string]: unknown;
