@@ -19,7 +19,7 @@ demo: venv ## run every example to its end, with a worker killed midway
 	$(BIN)/python examples/demo.py
 
 .PHONY: test
-test: lint ## everything CI runs: lint, types, and all tests on a real Kafka and Postgres, in JOBS=2 processes
+test: lint console-check ## everything CI runs: lint, types, the console, all tests on real services, in JOBS=2 processes
 	$(BIN)/python -m pytest tests -q -n $(or $(JOBS),2) --dist loadfile
 
 .PHONY: check
@@ -55,6 +55,29 @@ bench-peers: venv ## the same work on what users would pick instead: make bench-
 .PHONY: chaos
 chaos: venv ## random faults on every part: make chaos SECONDS=600 SEED=1, and KINDS=F01,F20 for some only
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1) $(if $(KINDS),--kinds "$(KINDS)")
+
+# The console's bundle is committed, so nobody needs Node to run Headrace; who changes it, or the API's schemas, builds it.
+DASHBOARD := api/dashboard
+MODULES := $(DASHBOARD)/node_modules/.installed
+
+.PHONY: console
+console: venv $(MODULES) ## build the console: types from the API's document, then the bundle
+	@mkdir -p build
+	$(BIN)/python -m api.document > build/openapi.json
+	cd $(DASHBOARD) && npm run -s types && npm run -s check && npm run -s build
+
+.PHONY: console-check
+console-check: venv $(MODULES) ## is the committed console what its sources and the API's document make
+	@mkdir -p build
+	$(BIN)/python -m api.document > build/openapi.json
+	cd $(DASHBOARD) && TYPES=../../build/schema.d.ts npm run -s types >/dev/null && npm run -s check
+	@diff -q build/schema.d.ts $(DASHBOARD)/src/api/schema.d.ts || { echo "the console's types are out of date: make console" >&2; exit 1; }
+	cd $(DASHBOARD) && npm run -s build -- --outDir ../../build/console --emptyOutDir --logLevel warn
+	@diff -r build/console $(DASHBOARD)/dist >/dev/null || { echo "the console's bundle is out of date: make console" >&2; exit 1; }
+
+$(MODULES): $(DASHBOARD)/package-lock.json
+	cd $(DASHBOARD) && npm ci --silent --no-audit --no-fund
+	@touch $@
 
 .PHONY: venv
 venv: $(STAMP) ## create .venv from the lock; at once when nothing changed

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from api import (
     approvals,
+    console,
     control,
     dead_letters,
     errors,
@@ -20,10 +21,15 @@ from api import (
     health,
     objects,
     openapi,
+    overview,
     parked_tasks,
+    records,
     runs,
+    signals,
+    spans,
     stream,
     subscriptions,
+    system,
     tasks,
     workers,
     workflows,
@@ -46,6 +52,7 @@ _ROUTERS = (
     workflows,
     runs,
     control,
+    signals,
     tasks,
     objects,
     explain,
@@ -56,6 +63,11 @@ _ROUTERS = (
     subscriptions,
     health,
     stream,
+    spans,
+    overview,
+    records,
+    system,
+    console,
 )
 
 

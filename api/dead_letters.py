@@ -381,8 +381,8 @@ async def _dead_letters(wiring: Wiring, connection: Connection, rows: Sequence[D
     for row in rows:
         plan = None if row.version_id is None else plans[row.version_id]
         name = row.task_name
-        if name is None and plan is not None and row.task is not None:
-            name = plan.tasks[row.task].name
+        if plan is not None and row.task is not None:
+            name = plan.name_of(row.task)
         letters.append(_dead_letter(row, name))
     return letters
 

@@ -81,7 +81,7 @@ class RunFeed:
 
     async def look(self) -> list[RunSummary]:
         """What changed since the last look."""
-        since = _id_at(time.time() - WINDOW_SECONDS)
+        since = id_at(time.time() - WINDOW_SECONDS)
         async with self._database.reading() as connection:
             positions = await list_positions(
                 connection, self._namespace, since=since, run_ids=self._known, limit=RUNS_MAX
@@ -121,6 +121,6 @@ def summary(position: PositionRow, counts: dict[str, int]) -> RunSummary:
     return RunSummary(str(position.run_id), position.workflow, RunStatus(position.status), position.row_version, counts)
 
 
-def _id_at(seconds: float) -> UUID:
+def id_at(seconds: float) -> UUID:
     """The lowest UUIDv7 of an instant."""
     return UUID(int=(int(seconds * 1000) << 80) | (7 << 76) | (2 << 62))

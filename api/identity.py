@@ -11,6 +11,7 @@ from headrace.errors import NotFoundError
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
+_TASK: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,104}")
 _ACTOR_CHARS_MAX: Final = 200
 _TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -23,9 +24,9 @@ def parse_id(text: str, noun: str) -> UUID:
 
 
 def parse_task_id(text: str) -> tuple[UUID, str]:
-    """`<run id>.<task name>`. Raises NotFoundError."""
+    """`<run id>.<task name>`, and behind that a dot and its number for an item of a map. Raises NotFoundError."""
     run_id, _, name = text.partition(".")
-    if _UUID.fullmatch(run_id) and _NAME.fullmatch(name):
+    if _UUID.fullmatch(run_id) and _TASK.fullmatch(name):
         return UUID(run_id), name
     raise NotFoundError(f"there is no task {text[:200]!a}")
 

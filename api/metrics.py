@@ -72,11 +72,16 @@ class Metrics:
     def snapshot(self) -> Snapshot | None:
         return self._snapshot
 
-    async def scrape(self) -> bytes:
-        """The text for Prometheus; without what Postgres knows while it is away."""
+    async def look(self) -> Snapshot | None:
+        """How the engine is, CACHE_SECONDS old at most; None while Postgres is away."""
         async with self._lock:
             if time.monotonic() - self._read_at >= CACHE_SECONDS:
                 await self._refresh()
+        return self._snapshot
+
+    async def scrape(self) -> bytes:
+        """The text for Prometheus; without what Postgres knows while it is away."""
+        await self.look()
         return generate_latest(self.registry)
 
     async def _refresh(self) -> None:

@@ -17,7 +17,7 @@ router = APIRouter(tags=["runs"])
 
 
 @router.get("/runs/{run_id}/objects/{sha256}", responses=answers({}, 404))
-async def get(run_id: str, sha256: str, wired: Wired) -> Response:
+async def read_object(run_id: str, sha256: str, wired: Wired) -> Response:
     """The JSON value that `{"$object": {"sha256": …}}` stands for, compared with its hash.
 
     404 when it is not there, or is another value than it was.

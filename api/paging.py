@@ -50,6 +50,12 @@ class ByHistory(NamedTuple):
     task: Int
 
 
+class ByOffsets(NamedTuple):
+    """The last offset seen, by partition."""
+
+    offsets: dict[str, Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]]
+
+
 _Key = TypeVar("_Key")
 _Item = TypeVar("_Item")
 

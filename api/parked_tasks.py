@@ -31,7 +31,7 @@ async def list_all(wired: Wired, limit: Limit = 50, page: PageToken = None) -> R
         plans = await wired.load_plans(connection, {row.version_id for row in kept})
     items = []
     for row in kept:
-        name = plans[row.version_id].tasks[row.task].name
+        name = plans[row.version_id].name_of(row.task)
         items.append(
             ParkedTask(
                 f"{row.run_id}.{name}", str(row.run_id), row.workflow, name, row.token, row.parked_at, raw(row.error)
@@ -56,17 +56,17 @@ async def resolve(task_id: str, request: Request, wired: Wired) -> Response:
         output = check_payload(asked.output, "output")
 
     async def act(connection: Connection) -> Answer:
-        run, _, spec = await find_task(wired, connection, task_id)
+        run, plan, place = await find_task(wired, connection, task_id)
         await resolve_task(
             connection,
             wired.store,
             run.run_id,
-            spec.index,
+            place,
             asked.outcome,
             output=output,
             comment=asked.comment,
             actor=who,
         )
-        return answer(TaskResolved(f"{run.run_id}.{spec.name}", asked.outcome, who))
+        return answer(TaskResolved(f"{run.run_id}.{plan.name_of(place)}", asked.outcome, who))
 
     return await perform(wired, request, content, act)

@@ -266,7 +266,7 @@ async def _outputs(
 
 
 def history_item(plan: Plan, row: HistoryRow) -> HistoryItem:
-    name = None if row.task is None else plan.tasks[row.task].name
+    name = None if row.task is None else plan.name_of(row.task)
     return HistoryItem(row.row_version, row.at, row.kind, name, row.token, row.actor, raw(row.detail))
 
 

@@ -202,6 +202,44 @@ class Accepted(msgspec.Struct):
     accepted: bool
 
 
+class SignalBody(msgspec.Struct, forbid_unknown_fields=True):
+    name: WorkflowName
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """Any JSON."""
+    key: Name | None = None
+    """Only for a task that waits for this key; any that waits for the name, when left out."""
+    id: Name | None = None
+    """The sender's own name for it, such as the id of a CloudEvent: sent twice, it is one signal."""
+
+
+class Signal(msgspec.Struct):
+    signal_id: str
+    run_id: str
+    name: str
+    key: str | None
+    data: msgspec.Raw
+    id: str | None
+    """The sender's own name for it."""
+    actor: str
+    sent_at: Instant
+    status: Literal["sent", "kept", "taken", "refused"]
+    """sent: stored, and its run has not taken note of it yet; kept: no task waits for it; refused: the run had ended
+    when it came."""
+    task: str | None
+    """Which task took it."""
+    token: int | None
+    row_version: int | None
+    """The move of the run by which it was taken, see the history."""
+    settled_at: Instant | None
+    reason: str | None
+    """Why it was refused."""
+
+
+class SignalPage(msgspec.Struct):
+    items: list[Signal]
+    next: str | None
+
+
 class HistoryItem(msgspec.Struct):
     row_version: int
     at: Instant
@@ -218,12 +256,24 @@ class HistoryPage(msgspec.Struct):
 
 
 # == tasks =============================================================================================================
+class ItemCounts(msgspec.Struct):
+    """How far a map has come. What has begun and neither completed nor failed is under way, or was cancelled."""
+
+    total: int
+    begun: int
+    completed: int
+    failed: int
+
+
 class Task(msgspec.Struct):
+    """A task, or one item of a map."""
+
     task_id: str
     run_id: str
     name: str
+    """Of an item: that of its map, a dot and its place in the list from 0."""
     index: int
-    """Position in the graph, from 0."""
+    """Position in the graph, from 0; of an item, that of its map."""
     run: str | None
     """Name of the body; null for what is only an approval or a wait."""
     queue: str
@@ -246,13 +296,22 @@ class Task(msgspec.Struct):
     approval_id: str | None
     progress: msgspec.Raw
     """What its body last said by `ctx.heartbeat(details)`, or null."""
+    items: ItemCounts | None
+    """Of a map, once its list is known."""
     input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    """What its body is given; only for a single task, once it was handed out."""
+    """What its body is given, or the list of a map; only for a single task, once it was handed out."""
 
 
 class TaskPage(msgspec.Struct):
     items: list[Task]
     next: str | None
+
+
+class ItemPage(msgspec.Struct):
+    items: list[Task]
+    next: str | None
+    counts: ItemCounts | None
+    """Of all items, also of those that are not listed; null before the list is known."""
 
 
 class Attempt(msgspec.Struct):
@@ -679,3 +738,157 @@ class CheckResult(msgspec.Struct):
 class Diagnosis(msgspec.Struct):
     ok: bool
     checks: list[CheckResult]
+
+
+# == what only people look at ==========================================================================================
+class Span(msgspec.Struct):
+    """An attempt that ended."""
+
+    attempt: int
+    token: int
+    outcome: str
+    """completed, failed, lost, cancelled or returned"""
+    worker: str
+    started_at: Instant | None
+    finished_at: Instant | None
+    """By the worker's clock, as `started_at`."""
+    ended_at: Instant
+    """By the database's clock."""
+
+
+class TaskSpans(msgspec.Struct):
+    """How one task passed its time."""
+
+    name: str
+    index: int
+    kind: str
+    """body, approval or wait"""
+    status: TaskStatus
+    attempt: int
+    token: int
+    needs: list[int]
+    """Positions of the tasks that it needs."""
+    due_at: Instant | None
+    changed_at: Instant | None
+    worker: str | None
+    """Who runs it now."""
+    spans: list[Span]
+    """The newest 100, in order."""
+
+
+class SpanPage(msgspec.Struct):
+    items: list[TaskSpans]
+    next: str | None
+    at: Instant
+    """When this was so, by the database's clock."""
+    total: int
+    """Tasks of the graph."""
+
+
+class QueueLoad(msgspec.Struct):
+    queue: str
+    queued: int
+    running: int
+    oldest_seconds: float
+    """Since the oldest waiting task was handed out; 0 when none waits."""
+    workers: int
+    """Live sessions that serve it and take new work."""
+    slots: int
+    held: int
+
+
+class MinuteOfRuns(msgspec.Struct):
+    at: Instant
+    counts: dict[str, int]
+    """Runs that began in this minute, by how they stand now."""
+
+
+class Overview(msgspec.Struct):
+    """How everything stands; a few seconds old at most, and over the oldest 10,000 open runs."""
+
+    at: Instant
+    namespace: str
+    version: str
+    runs: dict[str, int]
+    """Open runs by status."""
+    queues: list[QueueLoad]
+    approvals_waiting: int
+    parked_tasks: int
+    dead_letters_parked: int
+    requests_unapplied: int
+    timers_late: int
+    timer_lateness_seconds: float
+    workers_live: int
+    workers_lost: int
+    """Whose lease ran out within the last hour."""
+    outbox_lag_bytes: int | None
+    relay_renewed_seconds: float | None
+    recent: list[MinuteOfRuns]
+    """The last hour, of the newest 10,000 runs."""
+
+
+class PartitionState(msgspec.Struct):
+    topic: str
+    partition: int
+    owner: str
+    epoch: int
+    next_offset: int | None
+    topic_id: str
+    taken_at: Instant
+
+
+class SweepState(msgspec.Struct):
+    name: str
+    at: Instant
+    age_seconds: float
+    found: int
+
+
+class SlotState(msgspec.Struct):
+    slot: str
+    owner: str
+    epoch: int
+    renewed_at: Instant
+    age_seconds: float
+    lag_bytes: int | None
+    """WAL that the relay has not acknowledged."""
+    retained_bytes: int | None
+    """WAL that Postgres keeps for it."""
+    active: bool | None
+    wal_status: str | None
+
+
+class TableSize(msgspec.Struct):
+    name: str
+    rows: int
+    """As Postgres last estimated."""
+    bytes: int
+    """With indexes."""
+
+
+class System(msgspec.Struct):
+    """The engine's own parts."""
+
+    at: Instant
+    version: str
+    partitions: list[PartitionState]
+    sweeps: list[SweepState]
+    slots: list[SlotState]
+    tables: list[TableSize]
+    """The largest."""
+
+
+class RecordFate(msgspec.Struct):
+    topic: str
+    partition: int
+    offset: int
+    fate: str
+    """started, duplicate, filtered or failed"""
+    run_id: str | None
+    reason: str | None
+    at: Instant
+
+
+class RecordFatePage(msgspec.Struct):
+    items: list[RecordFate]
+    next: str | None

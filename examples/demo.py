@@ -1,12 +1,12 @@
-"""`make demo`: all three examples on the embedded parts, with a worker killed in the middle.
+"""`make demo`: all examples on the embedded parts, with a worker killed in the middle.
 
     make demo                 # about a minute; ends with `demo: N runs completed, M tasks, 0 lost`
     make demo KEEP=1          # the same, and everything stays up until Ctrl-C
 
 Orders arrive as records on a topic: some twice, one that cannot be read, one that is wrong. The flights run as a wide
-graph. The release waits for a person. While orders are being packed, one worker gets SIGKILL: the other one carries on,
-and it comes back itself. At the end the account is checked against the world outside; what does not fit is said, and
-the exit status is 1.
+graph. The release waits for a person, and so do two follow-ups, whose days are seconds here; one gets a reply. While
+orders are being packed, one worker gets SIGKILL: the other one carries on, and it comes back itself. At the end the
+account is checked against the world outside; what does not fit is said, and the exit status is 1.
 """
 
 import argparse
@@ -36,6 +36,7 @@ from headrace.views import Approval, DeadLetter, Run
 
 sys.path.insert(0, str(Path(__file__).parent))
 import account as accounts
+from demo_follow_up.outside import Outside as Office
 from flights_etl.source import read_airlines
 from flights_etl.workflow import build_workflow
 from orders import shop
@@ -56,6 +57,9 @@ PACKING = 3
 LOG_LINES = 40
 TAKEOVERS_SHOWN = 6
 VERSION = "1.2.0"
+CONTACTS = {"Ada": "ada@example.org", "Alan": "alan@example.org"}
+"""Who asked for a demo; the first one replies."""
+QUESTIONS = 1 + len(CONTACTS)
 T = TypeVar("T")
 
 interrupted = threading.Event()
@@ -90,11 +94,12 @@ class Demo:
         self._stack, self._client, self._folder, self._console = stack, client, folder, console
         self._orders = shop.make_orders(orders)
         self._outside = Outside(folder / "orders")
+        self._office = Office(folder / "demo_follow_up")
         self._started = time.monotonic()
 
     @property
     def _expected(self) -> int:
-        return len(self._orders) + 2
+        return len(self._orders) + 2 + len(CONTACTS)
 
     def tell(self) -> Outcome:
         self._publish()
@@ -109,7 +114,7 @@ class Demo:
     # == what is done ==================================================================================================
     def _publish(self) -> None:
         flights = build_workflow(list(read_airlines())).canonical()
-        files = [(EXAMPLES / name / "workflow.yaml").read_bytes() for name in ("orders", "release")]
+        files = [(EXAMPLES / name / "workflow.yaml").read_bytes() for name in ("orders", "release", "demo_follow_up")]
         published = [self._until("the API", partial(self._client.publish, text)) for text in (*files, flights)]
         self._say(f"published {', '.join(f'{each.name} version {each.version}' for each in published)}")
         if self._stack.broker:
@@ -135,7 +140,15 @@ class Demo:
             # The key makes it one run, however often we ask.
             start = partial(self._client.start, workflow, given | folder, key=f"demo-{workflow}")
             self._until("the API", start)
-        self._say("started flights_etl on 336,776 flights, and a release")
+        for name, email in CONTACTS.items():
+            contact = {"name": name, "email": email, "zone": "Europe/London"}
+            asked = {"contact": contact, "owner": "grace", "topic": "durable workflows", "hurry": True}
+            follow_up = self._until("the API", partial(self._client.start, "demo_follow_up", asked, key=f"demo-{name}"))
+            if name == next(iter(CONTACTS)):  # long before anybody waits for it: it is kept
+                self._until("the API", partial(self._reply, follow_up.run_id, email))
+        self._say(
+            "started flights_etl on 336,776 flights, a release, and two follow-ups; one contact has replied already"
+        )
 
     def _kill_a_worker(self) -> None:
         """While it packs, and the engine knows that it does."""
@@ -157,13 +170,19 @@ class Demo:
         is_late = self._outside.account().parcels >= len(self._orders) - 1  # all but the one with the wrong amount
         return "had packed all that it got" if is_late else ""
 
+    def _reply(self, run_id: str, email: str) -> bool:
+        self._client.signal(run_id, "mail.replied", {"text": "Tuesday, please"}, key=email, id=email)
+        return True
+
     def _approve(self) -> None:
-        def approved() -> Approval | None:
+        def approved() -> list[Approval] | None:
             for approval in self._client.approvals():
                 self._client.approve(approval.approval_id, "looks good")
-            return next(iter(self._client.approvals(status="approved")), None)
+            found = self._client.approvals(status="approved")
+            return found if len(found) >= QUESTIONS else None
 
-        self._say(f"approved “{self._until('the release to ask', approved).title}”")
+        titles = [approval.title for approval in self._until("all to ask who have a question", approved)]
+        self._say(f"approved {', '.join(f'“{title}”' for title in titles)}")
 
     def _repair(self) -> None:
         """The order with a wrong amount, and the record that nobody can read."""
@@ -218,6 +237,7 @@ class Demo:
             *self._check_orders(runs),
             *self._check_flights(runs),
             *self._check_release(runs),
+            *self._check_follow_ups(runs),
             self._check_parked(),
         ]
         self._console.print("\n[bold]What was checked[/]")
@@ -256,6 +276,20 @@ class Demo:
     def _check_release(self, runs: Sequence[Run]) -> Iterator[Check]:
         answer = next((run.outputs.get("smoke") for run in runs if run.workflow == "release"), None)
         yield Check("the release answers", answer == {"status": "ok", "version": VERSION}, str(answer))
+
+    def _check_follow_ups(self, runs: Sequence[Run]) -> Iterator[Check]:
+        replied = {
+            run.input["contact"]["name"]: run.output["replied"] for run in runs if run.workflow == "demo_follow_up"
+        }
+        mails, reminders = self._office.done("mail"), self._office.done("messenger")
+        first, *others = CONTACTS
+        holds = (
+            replied == {first: True} | dict.fromkeys(others, False)
+            and len(mails) == len(CONTACTS)
+            and [each["text"].split()[0] for each in reminders] == others
+        )
+        detail = f"{len(mails)} mails, {len(reminders)} reminder of who has not replied"
+        yield Check("each follow-up was sent once", holds, detail if holds else f"{replied} {mails} {reminders}")
 
     def _check_parked(self) -> Check:
         parked = self._client.dead_letters(status="parked")
@@ -367,6 +401,7 @@ def _parse() -> argparse.Namespace:
 
 def _make_stack(folder: Path, console: Console | None) -> Stack:
     settings = {"ORDERS_DATA": str(folder / "orders"), "ORDERS_SHIP_SECONDS": f"{SHIP_SECONDS:g}"}
+    settings["FOLLOW_UP_DATA"] = str(folder / "demo_follow_up")
     log = (
         (lambda name, line: console.print(f"[dim]{name:>10}  {escape(line)}[/]", highlight=False)) if console else None
     )
@@ -387,21 +422,24 @@ def _run(stack: Stack, folder: Path, console: Console, given: argparse.Namespace
     with stack, Client(stack.api_url, actor="demo") as client:
         stack.wait_workers(WORKERS)
         console.print(f"  started in {time.monotonic() - begun:.1f} s: {', '.join(stack.pids())}", highlight=False)
-        console.print(f"  API {stack.api_url}, its documents at {stack.api_url}/docs\n", highlight=False)
+        console.print(f"  console {stack.console_url}, API {stack.api_url}\n", highlight=False)
         with _killing(stack, given.kill, given.after):
             outcome = Demo(stack, client, folder, console, given.orders).tell()
         if given.keep:
             _keep(stack, console)
         else:
             console.print(
-                "\nTo look around, keep it up: [bold]make demo KEEP=1[/]. For tasks of yours: [bold]headrace new[/].\n"
+                f"\nThe console was at [bold]{stack.console_url}[/] and ends with the demo. To open these runs in it, "
+                "keep it up: [bold]make demo KEEP=1[/]. For tasks of yours: [bold]headrace new[/].\n",
+                highlight=False,
             )
     return outcome
 
 
 def _keep(stack: Stack, console: Console) -> None:
     console.print(
-        f"\nEverything is still up. API [bold]{stack.api_url}[/], documents at [bold]{stack.api_url}/docs[/]\n"
+        f"\nEverything is still up. API [bold]{stack.api_url}[/], console [bold]{stack.console_url}[/]\n"
+        f"  the runs of this demo: {stack.console_url}runs\n"
         f"  HEADRACE_API={stack.api_url} {Path(sys.executable).parent}/headrace runs\nCtrl-C stops it.",
         highlight=False,
     )

@@ -41,8 +41,14 @@ class Context:
 
     @property
     def task(self) -> str:
-        """Name of the task in its graph."""
+        """Name of the task in its graph; of an item of a map with its place in the list: `pages.17`."""
         return self._attempt.command.name
+
+    @property
+    def item(self) -> int | None:
+        """The item's place in the list of its map, from 0; None outside of a map."""
+        _, dot, item = self._attempt.command.name.partition(".")
+        return int(item) if dot else None
 
     @property
     def attempt(self) -> int:

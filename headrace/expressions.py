@@ -4,7 +4,7 @@ A template is any JSON value. A string that is exactly one `${{ … }}` becomes 
 type; in mixed text the values are written into the text (a string as it is, anything else as JSON). `$${{` stands for a
 literal `${{`. An expression sees `input` (the run's input) and `tasks.NAME.output` (or `tasks["NAME"].output`). That
 of a `wait` also sees `now`, the instant at which the wait begins; it is the only one that does, so that all others give
-the same answer whenever they are asked.
+the same answer whenever they are asked. The `with` of a `map` also sees `item` and `index`.
 
 Rendering is on the hot path, so work is done by the cheapest means that gives the same answer:
 
@@ -32,7 +32,11 @@ from headrace.instant import ZONE_FUNCTIONS, call_zone_function, check_argument
 from headrace.messages import PAYLOAD_BYTES_MAX
 
 Outputs = Callable[[str], bytes | None]
-"""Output of a task by name, as JSON; None when there is none (a skipped task), which an expression sees as null."""
+"""Output of a task by name, as JSON; None when there is none (a skipped task), which an expression sees as null. By a
+variable's name behind a dot, which no task has, also that: `.item`."""
+Variables = tuple[str, ...]
+OF_AN_ITEM: Final = ("item", "index")
+"""Variables of a map: the item, and its place in the list from 0."""
 
 EXPRESSION_CHARS_MAX: Final = 4_000
 """Longer than anybody can review; it bounds the time to compile one."""
@@ -71,6 +75,11 @@ _SYMBOL: Final = re.compile(
     """,
     re.VERBOSE,
 )
+_WHO_KNOWS: Final = {
+    "now": "; only a wait knows what time it is",
+    "item": "; only the `with` of a map knows its items",
+    "index": "; only the `with` of a map knows its items",
+}
 _WORDS: Final = frozenset({"true", "false", "null", "in"})
 _TYPES: Final = frozenset({"bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"})
 _MACROS: Final = frozenset({"all", "exists", "exists_one", "filter", "map"})
@@ -205,8 +214,10 @@ class Value(_Compiled):
         return _run(self._expression, read, now)
 
 
-def compile_template(value: Any) -> Template:
+def compile_template(value: Any, variables: Variables = ()) -> Template:
     """Compile a task's `with`: any JSON value. Raises ExpressionError at the first thing that is wrong.
+
+    variables: what its expressions see besides, which `outputs` has to know.
 
     >>> template = compile_template({"order": "${{ input }}", "note": "of ${{ tasks.price.output.total }} EUR"})
     >>> template.render(b'{"id":7}', {"price": b'{"total":12.5}'}.get)
@@ -214,7 +225,7 @@ def compile_template(value: Any) -> Template:
     """
     frame: list[list[bytes]] = []
     parts: dict[int, _Part] = {}
-    for piece in _pieces(value, ()):
+    for piece in _pieces(value, (), variables):
         if isinstance(piece, _Part):
             parts[len(frame)] = piece
             frame.append([])
@@ -246,7 +257,7 @@ def compile_value(text: str) -> Value:
     end = _find_end(stripped, 3) if stripped.startswith("${{") else 0
     if not end or end + 2 != len(stripped):
         raise ExpressionError("write the whole of it in one ${{ … }}")
-    return Value(_parse(stripped[3:end].strip(), has_now=True))
+    return Value(_parse(stripped[3:end].strip(), ("now",)))
 
 
 def unwrap(text: str) -> str:
@@ -268,12 +279,12 @@ class Finding:
     error: str | None = None
 
 
-def inspect_template(value: Any) -> list[Finding]:
+def inspect_template(value: Any, variables: Variables = ()) -> list[Finding]:
     """Look at every string of a template without stopping at a fault; strings without expressions are left out."""
     findings = []
     for path, leaf in _leaves(value, ()):
         try:
-            names = _references(leaf)
+            names = _references(leaf, variables)
         except ExpressionError as error:
             findings.append(Finding(path, error=error.message))
             continue
@@ -282,13 +293,13 @@ def inspect_template(value: Any) -> list[Finding]:
     return findings
 
 
-def _references(leaf: Any) -> frozenset[str]:
+def _references(leaf: Any, variables: Variables) -> frozenset[str]:
     if isinstance(leaf, ExpressionError):
         raise leaf
     if not isinstance(leaf, str):
         _constant(leaf)
         return frozenset()
-    return frozenset().union(*(piece.references for piece in _split(leaf) if isinstance(piece, _Expression)))
+    return frozenset().union(*(piece.references for piece in _split(leaf, variables) if isinstance(piece, _Expression)))
 
 
 # == the pieces of a template ==========================================================================================
@@ -323,31 +334,31 @@ class _Part:
             raise _bad_input(self.expression, f"the result would nest objects and lists more than {DEPTH_MAX} deep")
 
 
-def _pieces(value: Any, path: Path) -> Iterator["bytes | _Part"]:
+def _pieces(value: Any, path: Path, variables: Variables) -> Iterator["bytes | _Part"]:
     """The JSON text of a template, cut where expressions stand. Recursion is bounded by DEPTH_MAX."""
     _check_place(value, path)
     if isinstance(value, dict):
         yield b"{"
         for position, (key, item) in enumerate(value.items()):
             yield (b"," if position else b"") + _encode(key) + b":"
-            yield from _pieces(item, (*path, key))
+            yield from _pieces(item, (*path, key), variables)
         yield b"}"
     elif isinstance(value, list | tuple):
         yield b"["
         for position, item in enumerate(value):
             if position:
                 yield b","
-            yield from _pieces(item, (*path, position))
+            yield from _pieces(item, (*path, position), variables)
         yield b"]"
     elif isinstance(value, str):
-        yield from _string_pieces(value, path)
+        yield from _string_pieces(value, path, variables)
     else:
         yield _constant(value, path)
 
 
-def _string_pieces(text: str, path: Path) -> Iterator["bytes | _Part"]:
+def _string_pieces(text: str, path: Path, variables: Variables) -> Iterator["bytes | _Part"]:
     try:
-        pieces = _split(text)
+        pieces = _split(text, variables)
     except ExpressionError as error:
         raise ExpressionError(error.message, path) from None
     if len(pieces) == 1 and isinstance(pieces[0], _Expression):
@@ -402,12 +413,12 @@ def _constant(value: Any, path: Path = ()) -> bytes:
     raise ExpressionError(f"not a JSON value: {value!r:.50}", path)
 
 
-def _split(text: str) -> list["str | _Expression"]:
+def _split(text: str, variables: Variables = ()) -> list["str | _Expression"]:
     """Cut a string into text and expressions; neighbours are never both text. At least one piece."""
     if _ODD.search(text):
         raise ExpressionError(ODD_TEXT)
     if sole := _SOLE_PATH.fullmatch(text):
-        return [_parse(sole[1].strip())]
+        return [_parse(sole[1].strip(), variables)]
     pieces: list[str | _Expression] = []
     literal, position = "", 0
     while (start := text.find("${{", position)) >= 0:
@@ -418,7 +429,7 @@ def _split(text: str) -> list["str | _Expression"]:
         end = _find_end(text, start + 3)
         if literal := literal + text[position:start]:
             pieces.append(literal)
-        pieces.append(_parse(text[start + 3 : end].strip()))
+        pieces.append(_parse(text[start + 3 : end].strip(), variables))
         literal, position = "", end + 2
     literal += text[position:]
     return [*pieces, literal] if literal or not pieces else pieces
@@ -447,7 +458,7 @@ class _Expression:
     text: str
     references: frozenset[str]
     root: str = ""
-    """Of a path: the task it starts from; empty for the run's input."""
+    """Of a path: the task it starts from, or a variable behind a dot; empty for the run's input."""
     path: Path = ()
     program: cel.Program | None = None
     """None for a path, which is read without CEL."""
@@ -473,7 +484,7 @@ class _Expression:
 
 
 @lru_cache(maxsize=10_000)
-def _parse(text: str, *, has_now: bool = False) -> _Expression:
+def _parse(text: str, variables: Variables = ()) -> _Expression:
     """Compile one expression, or raise ExpressionError. Cached: graphs repeat themselves, and versions even more."""
     if not text:
         raise ExpressionError("the expression is empty")
@@ -484,11 +495,11 @@ def _parse(text: str, *, has_now: bool = False) -> _Expression:
         path = tuple(plain[4].split(".")[1:])
         if _WORDS.isdisjoint(path) and plain[1] not in _WORDS:
             return _Expression(text, frozenset({name} if name else ()), root=name, path=path)
-    return _compile(text, has_now=has_now)
+    return _compile(text, variables)
 
 
-def _compile(text: str, *, has_now: bool) -> _Expression:
-    analysis = _Analysis(text, has_now=has_now)
+def _compile(text: str, variables: Variables) -> _Expression:
+    analysis = _Analysis(text, variables)
     try:
         program = cel.compile(text)
     except ValueError as error:
@@ -515,7 +526,9 @@ def _syntax_message(message: str) -> str:
     found = re.search(r"<input>:(\d+):(\d+): (?:Syntax error: )?(.+)", message)
     if found is None:
         return f"syntax error: {message[:200]}"
-    return f"syntax error at column {found[2]}: {found[3].split(' expecting ')[0][:200]}"
+    told = f"syntax error at column {found[2]}: {found[3].split(' expecting ')[0][:200]}"
+    word = re.search(r"\.(true|false|null|in)'$", told)
+    return told if word is None else f'{told}; a name that is a word of the language stands in brackets: ["{word[1]}"]'
 
 
 def _symbols(text: str, start: int = 0) -> Iterator[tuple[str, str, int]]:
@@ -538,8 +551,8 @@ class _Analysis:
     CEL has no way to declare variables, so a name is a variable of ours, a macro's variable, a type, or a mistake.
     """
 
-    def __init__(self, text: str, *, has_now: bool = False) -> None:
-        self.has_now = has_now
+    def __init__(self, text: str, variables: Variables) -> None:
+        self.variables = variables
         self.zone_functions: set[str] = set()
         self.symbols = [(kind, symbol) for kind, symbol, _ in _symbols(text)]
         self.names: set[str] = set()
@@ -563,6 +576,8 @@ class _Analysis:
         """(root, path) when the whole expression is a path from one of our variables, such as `input["a"].b[0]`."""
         if self._symbol(0) == "input":
             root, position = "", 1
+        elif self._symbol(0) in self.variables and self._symbol(0) != "now":
+            root, position = f".{self._symbol(0)}", 1
         elif self._symbol(0) == "tasks" and len(self.names) == 1:
             root, position = next(iter(self.names)), self._after_accessor(self._after_accessor(1))
         else:
@@ -613,7 +628,7 @@ class _Analysis:
         if self._symbol(position - 1) not in _MACROS or self._symbol(position - 2) != ".":
             return None
         macro, name, depth = self._symbol(position - 1), self._symbol(position + 1), self._macro_depth()
-        if name in ("input", "tasks"):
+        if name in ("input", "tasks", *self.variables):
             raise ExpressionError(f"a variable of {macro} cannot be called {name}")
         if depth == MACRO_NESTING_MAX:
             raise ExpressionError(f"macros such as map and filter may nest {MACRO_NESTING_MAX} deep")
@@ -642,11 +657,13 @@ class _Analysis:
             self.seen.add(name)
         elif name == "tasks":
             self._visit_task(position)
-        elif name == "now" and self.has_now:
+        elif name in self.variables:
             self.seen.add(name)
+            if name != "now":
+                self._add_read(f".{name}", position + 1)
         else:
-            hint = "; only a wait knows what time it is" if name == "now" else ""
-            raise ExpressionError(f"unknown variable {name}; an expression sees input and tasks.NAME.output{hint}")
+            message = f"unknown variable {name}; an expression sees input and tasks.NAME.output"
+            raise ExpressionError(message + _WHO_KNOWS.get(name, ""))
 
     def _visit_zone_function(self, name: str, position: int, *, is_method: bool) -> None:
         """Check what can be: how many arguments there are, and those that are written down."""
@@ -710,7 +727,7 @@ class _Analysis:
 
 # == evaluation ========================================================================================================
 _Read = Callable[[str], bytes]
-"""The payload of a task by name, or of the run for the empty name."""
+"""The payload of a task by name, of a variable by its name behind a dot, or of the run for the empty name."""
 
 
 def _reader(input: bytes, outputs: Outputs) -> _Read:
@@ -789,7 +806,9 @@ def _run(expression: _Expression, read: _Read, now: datetime | None = None) -> A
         context: dict[str, Any] = {} if now is None else {"now": now}
         for root, wanted in expression.reads:
             value = _prune(read(root), wanted)
-            if root:
+            if root.startswith("."):
+                context[root[1:]] = value
+            elif root:
                 context.setdefault("tasks", {})[root] = {"output": value}
             else:
                 context["input"] = value

@@ -39,6 +39,8 @@ from headrace.document import BYTES_MAX, Document, Path, copy_plain, format_path
 from headrace.duration import Duration, PositiveDuration, format_duration, parse_positive_duration
 from headrace.errors import DefinitionError, Fault
 from headrace.expressions import (
+    EXPRESSION_CHARS_MAX,
+    OF_AN_ITEM,
     Condition,
     ExpressionError,
     Value,
@@ -49,11 +51,12 @@ from headrace.expressions import (
 )
 from headrace.input_schema import InputSchema, find_schema_faults
 from headrace.instant import format_instant, parse_instant
+from headrace.machine.place import ITEMS_MAX
 
 DEFINITION_BYTES_MAX: Final = BYTES_MAX
 """As text and in its canonical form, so that what was published once can be published again from what is stored."""
-TASKS_MAX: Final = 10_000
-"""What fits DEFINITION_BYTES_MAX; the check takes about a second."""
+TASKS_MAX: Final = ITEMS_MAX
+"""What fits DEFINITION_BYTES_MAX; the check takes about a second. Items of maps have the numbers behind."""
 NEEDS_MAX: Final = 10_000
 """A task may wait for all the others."""
 ATTEMPTS_MAX: Final = 1_000
@@ -62,6 +65,9 @@ DESCRIPTION_CHARS_MAX: Final = 2_000
 TITLE_CHARS_MAX: Final = 200
 APPROVERS_MAX: Final = 100
 APPROVER_CHARS_MAX: Final = 200
+KEY_CHARS_MAX: Final = 200
+PARALLEL: Final = 1_000
+"""Items of one map under way at once, unless it says otherwise: one decision hands out no more than so many."""
 FAULTS_MAX: Final = 1_000
 """More are counted, and not listed."""
 
@@ -107,6 +113,11 @@ BodyName = Annotated[
     AfterValidator(_matches(_DOTTED_NAME, "body: a letter, then up to 99 letters, digits, _, . and -")),
     WithJsonSchema(_text(_DOTTED_NAME)),
 ]
+SignalName = Annotated[
+    StrictStr,
+    AfterValidator(_matches(_DOTTED_NAME, "signal: a letter, then up to 99 letters, digits, _, . and -")),
+    WithJsonSchema(_text(_DOTTED_NAME)),
+]
 QueueName = Annotated[
     StrictStr,
     AfterValidator(_matches(_QUEUE_NAME, "queue: a small letter, then up to 49 small letters, digits and -")),
@@ -120,6 +131,10 @@ def _one_or_more(value: Any) -> Any:
 
 def _attempts_only(value: Any) -> Any:
     return {"attempts": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _name_only(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
 
 
 def _join(value: Any) -> Any:
@@ -138,6 +153,18 @@ def _given(value: Any) -> Any:
     if value is None:
         raise ValueError("null says nothing: leave `with` out for the run's input, or write {} for none")
     return value
+
+
+def _list_only(value: Any) -> Any:
+    return {"over": value} if isinstance(value, str | list | tuple) else value
+
+
+def _list_given(value: Any) -> Any:
+    if isinstance(value, list | tuple) and len(value) <= ITEMS_MAX:
+        return list(value)
+    if isinstance(value, str) and value.strip().startswith("${{"):
+        return value.strip()
+    raise ValueError(f"must be a list of up to {ITEMS_MAX:,} items, or one ${{{{ … }}}} that gives one")
 
 
 def _condition_text(value: Any) -> Any:
@@ -218,9 +245,40 @@ class Wait(_Frozen):
         return self
 
 
+class Signal(_Frozen):
+    """Something that is told from outside before the run goes on. In a definition also just its name."""
+
+    name: SignalName
+    key: Annotated[StrictStr | None, Field(min_length=1, max_length=EXPRESSION_CHARS_MAX)] = None
+    """Which of the signals of that name: text with expressions; None: it makes no difference."""
+    timeout: Annotated[StrictStr | None, BeforeValidator(_length_text)] = None
+    """A duration, or an expression that gives one; None: it waits for as long as it takes."""
+    on_timeout: Literal["fail", "complete"] = "fail"
+
+    @model_validator(mode="after")
+    def _its_end_can_come(self) -> "Signal":
+        if self.on_timeout != "fail" and self.timeout is None:
+            raise ValueError("`on_timeout` needs a `timeout`")
+        if self.key is not None and "${{" not in self.key and len(self.key) > KEY_CHARS_MAX:
+            raise ValueError(f"a key may have {KEY_CHARS_MAX} characters")
+        return self
+
+
+class Map(_Frozen):
+    """Over which list the body of a task runs, once for each item. In a definition also just the list."""
+
+    over: Annotated[Any, BeforeValidator(_list_given)]
+    """A list, or an expression that gives one; evaluated once."""
+    max_parallel: Annotated[StrictInt, Field(ge=1, le=ITEMS_MAX)] = PARALLEL
+    """Items under way at once."""
+    failures: Literal["fail_fast", "finish", "collect"] = "fail_fast"
+    """What an item that failed leads to: the others are cancelled; they go on, and the map fails at their end; or it
+    completes, and its output says what failed."""
+
+
 class Task(_Frozen):
     """One unit of work. With `approval` and no `run` it is only the question; with both, the question comes first.
-    A `wait` is nothing else."""
+    A `wait` or a `signal` is nothing else; a `map` is a `run` for each item of a list."""
 
     run: BodyName | None = None
     """Registered name of the body, such as `payments.charge`."""
@@ -248,29 +306,41 @@ class Task(_Frozen):
     lookup: BodyName | None = None
     """Registered name of the body that tells what became of an effect."""
     wait: Wait | None = None
+    signal: Annotated[Signal | None, BeforeValidator(_name_only)] = None
+    map: Annotated[Map | None, BeforeValidator(_list_only)] = None
 
     @model_validator(mode="after")
     def _does_something(self) -> "Task":
         if self.wait is not None:
-            return self._only_waits()
+            return self._does_only("wait")
+        if self.signal is not None:
+            return self._does_only("signal")
         if self.run is None and self.approval is None:
             raise ValueError(_DOES_NOTHING)
         if self.run is None and (self.exclusive or self.effect != "idempotent"):
             raise ValueError("`exclusive` and `effect` need a `run`")
         if (self.effect == "reconcile") != (self.lookup is not None):
             raise ValueError("`effect: reconcile` and `lookup` go together")
+        if self.map is not None and self.run is None:
+            raise ValueError("a `map` needs a `run`, the body of each item")
         return self
 
-    def _only_waits(self) -> "Task":
-        bodies = ("run", "with_", "queue", "retry", "timeout", "approval", "exclusive", "effect", "lookup")
+    def _does_only(self, what: str) -> "Task":
+        bodies = (
+            "run", "with_", "queue", "retry", "timeout", "approval", "exclusive", "effect", "lookup", "signal", "map"
+        )  # fmt: skip
         fields = type(self).model_fields
         more = [name.rstrip("_") for name in bodies if getattr(self, name) != fields[name].get_default()]
-        if more:
-            raise ValueError(f"a `wait` does nothing else: leave out {', '.join(more)}, or write another task")
+        if more := [name for name in more if name != what]:
+            hint = (
+                "; the time-out of a signal is `signal: {timeout: …}`" if what == "signal" and "timeout" in more else ""
+            )
+            message = f"a `{what}` does nothing else: leave out {', '.join(more)}, or write another task{hint}"
+            raise ValueError(message)
         return self
 
 
-_DOES_NOTHING: Final = "a task must have `run`, `approval`, or both; or `wait`"
+_DOES_NOTHING: Final = "a task must have `run`, `approval`, or both; or `wait`; or `signal`"
 
 
 class Workflow(_Frozen):
@@ -310,6 +380,8 @@ class Workflow(_Frozen):
         for task in content["tasks"].values():
             if "with" in task:
                 task["with"] = _sort_keys(task["with"])
+            if "map" in task:
+                task["map"] = _sort_keys(task["map"])
         if "input" in content:
             content["input"] = _sort_keys(content["input"])
         if "output" in content:
@@ -349,10 +421,18 @@ def json_schema() -> dict[str, Any]:
     properties["with"] = {"not": {"type": "null"}}
     approvers = schema["$defs"]["Approval"]["properties"]["approvers"]
     schema["$defs"]["Approval"]["properties"]["approvers"] = {"anyOf": [approvers["items"], approvers]}
-    task["anyOf"] = [{"required": ["run"]}, {"required": ["approval"]}, {"required": ["wait"]}]
+    task["anyOf"] = [{"required": [name]} for name in ("run", "approval", "wait", "signal")]
+    lists = {"anyOf": [{"type": "array", "maxItems": ITEMS_MAX}, {"type": "string"}]}
+    properties["map"] = {"anyOf": [*lists["anyOf"], {"$ref": "#/$defs/Map"}, {"type": "null"}], "default": None}
+    schema["$defs"]["Map"]["properties"]["over"] = lists
     schema["$defs"]["Wait"]["properties"]["for"] = {"type": ["string", "number"], "exclusiveMinimum": 0}
     schema["$defs"]["Wait"]["properties"]["until"] = {"type": "string"}
     schema["$defs"]["Wait"]["oneOf"] = [{"required": ["for"]}, {"required": ["until"]}]
+    properties["signal"] = {
+        "anyOf": [_text(_DOTTED_NAME), {"$ref": "#/$defs/Signal"}, {"type": "null"}],
+        "default": None,
+    }
+    schema["$defs"]["Signal"]["properties"]["timeout"] = {"type": ["string", "number", "null"], "exclusiveMinimum": 0}
     schema["properties"]["tasks"]["propertyNames"] = names
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
@@ -416,12 +496,14 @@ class Builder:
         effect: Literal["idempotent", "reconcile", "manual"] = "idempotent",
         lookup: str | None = None,
         wait: Wait | Mapping[str, Any] | None = None,
+        signal: str | Signal | Mapping[str, Any] | None = None,
+        map: Map | Mapping[str, Any] | Sequence[Any] | str | None = None,
     ) -> "Builder":
         """Add a task; its position is its number. Fields as in YAML, with `_` after the names Python has taken."""
         if name in self._tasks:
             self._repeated.append(name)
         given = {"run": run, "if": if_, "with": with_, "retry": retry, "timeout": timeout, "approval": approval}
-        given |= {"lookup": lookup, "wait": wait}
+        given |= {"lookup": lookup, "wait": wait, "signal": signal, "map": map}
         fields = {key: _to_data(value) for key, value in given.items() if value is not None}
         self._tasks[name] = {**fields, "needs": needs, "join": join, "queue": queue, "exclusive": exclusive}
         self._tasks[name]["effect"] = effect
@@ -560,7 +642,9 @@ _NAMES: Final = {
 
 
 def _known_fields(path: Path) -> list[str]:
-    models: dict[str, type[BaseModel]] = {"retry": Retry, "approval": Approval, "wait": Wait}
+    models: dict[str, type[BaseModel]] = {
+        "retry": Retry, "approval": Approval, "wait": Wait, "signal": Signal, "map": Map
+    }  # fmt: skip
     model: type[BaseModel] = Workflow
     if len(path) >= 2:  # tasks.NAME and deeper
         model = models.get(str(path[2]), Task) if len(path) > 2 else Task
@@ -593,7 +677,7 @@ class _GraphCheck:
 
     def faults(self) -> list[_Found]:
         for name, task in self._tasks.items():
-            if task.get("run") is None and task.get("approval") is None and task.get("wait") is None:
+            if all(task.get(what) is None for what in ("run", "approval", "wait", "signal")):
                 self._found.append((("tasks", name), _DOES_NOTHING))
             self._edges[name] = self._find_needs(name, task.get("needs"))
             self._check_join(name, task)
@@ -693,17 +777,29 @@ class _GraphCheck:
         """(task, task it refers to, path) of every expression; the wrong ones become faults."""
         for name, task in self._tasks.items():
             place: Path = ("tasks", name)
-            for finding in inspect_template(task["with"]) if task.get("with") is not None else ():
-                path = (*place, "with", *finding.path)
-                if finding.error is not None:
-                    self._found.append((path, finding.error))
-                yield from ((name, reference, path) for reference in sorted(finding.references))
-            wait = task.get("wait")
-            for key in ("for", "until"):
-                text = wait.get(key) if isinstance(wait, dict) else None
+            mapped = task.get("map")
+            over, where = (
+                (mapped.get("over"), (*place, "map", "over")) if isinstance(mapped, dict) else (mapped, (*place, "map"))
+            )
+            variables = OF_AN_ITEM if mapped is not None else ()
+            for given, start, known in ((task.get("with"), (*place, "with"), variables), (over, where, ())):
+                for finding in inspect_template(given, known) if given is not None else ():
+                    path = (*start, *finding.path)
+                    if finding.error is not None:
+                        self._found.append((path, finding.error))
+                    yield from ((name, reference, path) for reference in sorted(finding.references))
+            for what, key in (("wait", "for"), ("wait", "until"), ("signal", "timeout")):
+                waits = task.get(what)
+                text = waits.get(key) if isinstance(waits, dict) else None
                 if isinstance(text, str) and "${{" in text:
-                    where = (*place, "wait", key)
+                    where = (*place, what, key)
                     yield from ((name, reference, where) for reference in self._read(where, compile_value, text))
+            signal = task.get("signal")
+            for finding in inspect_template(signal["key"]) if isinstance(signal, dict) and signal.get("key") else ():
+                where = (*place, "signal", "key")
+                if finding.error is not None:
+                    self._found.append((where, finding.error))
+                yield from ((name, reference, where) for reference in sorted(finding.references))
             condition = task.get("if")
             if isinstance(condition, str):
                 where = (*place, "if")

@@ -58,9 +58,9 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     """Asks a worker to try a task once. The record's key is the run id."""
 
     task: int
-    """Position of the task in its graph, from 0."""
+    """Position of the task in its graph, from 0; items of maps have numbers behind, see `headrace.machine.place`."""
     name: str
-    """Name of the task in its graph."""
+    """Name of the task in its graph, or of an item: `pages.17`."""
     run: str
     """Registered name of the body, such as `payments.charge`."""
     attempt: int

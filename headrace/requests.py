@@ -31,6 +31,7 @@ from headrace.views import (
     Published,
     Rerun,
     Run,
+    Signal,
     Task,
     Worker,
     Workflow,
@@ -161,6 +162,12 @@ def task(task_id: str) -> Flow[Task]:
     return (yield from _read(f"/tasks/{_part(task_id)}", Task))
 
 
+def items(run_id: str, task: str, *, status: str | None = None, limit: int | None = None) -> Flow[list[Task]]:
+    """Items of a map that have begun, in the order of its list. Raises ConflictError when the task is no map."""
+    path = f"/runs/{_part(run_id)}/tasks/{_part(task)}/items"
+    return (yield from _list(path, Task, {"status": status} if status else {}, limit=limit))
+
+
 def attempts(task_id: str) -> Flow[list[Attempt]]:
     """Every attempt of a task that ended, in order."""
     return (yield from _list(f"/tasks/{_part(task_id)}/attempts", Attempt))
@@ -220,6 +227,24 @@ def skip(run_id: str, task: str, output: Any = None, *, reason: str = "") -> Flo
     it has ended otherwise, or is to be approved."""
     body = {"output": msgspec.Raw(payload.encode(output)), "reason": reason}
     yield from _write(f"/tasks/{_part(f'{run_id}.{task}')}/skip", msgspec.json.encode(body), object)
+
+
+def signal(
+    run_id: str, name: str, data: object = None, *, key: str | None = None, id: str | None = None
+) -> Flow[Signal]:
+    """Tell a run something. Once this returns, a task that waits for it will take it, now or when it begins to wait.
+
+    data: any JSON, a pydantic model or a dataclass. key: only for a task that waits for this key. id: the sender's own
+    name for it: sent twice, it is one signal. Raises ConflictError when the run is over, PayloadError when no task of
+    its workflow waits for that name.
+    """
+    content = {"name": name, "data": msgspec.Raw(payload.encode_input(data)), **_params(key=key, id=id)}
+    return (yield from _write(f"/runs/{_part(run_id)}/signals", msgspec.json.encode(content), Signal))
+
+
+def signals(run_id: str, *, limit: int | None = None) -> Flow[list[Signal]]:
+    """What a run was told, in the order in which it was stored, and what became of each."""
+    return (yield from _list(f"/runs/{_part(run_id)}/signals", Signal, limit=limit))
 
 
 def release(run_id: str) -> Flow[None]:

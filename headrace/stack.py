@@ -116,6 +116,10 @@ class Stack:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def console_url(self) -> str:
+        return f"{self.api_url}/console/"
+
+    @property
     def kafka(self) -> str:
         """Bootstrap servers; the same over restarts of the embedded log."""
         return self._given_kafka or (self.broker.bootstrap if self.broker else "")

@@ -45,6 +45,8 @@ from headrace.machine import (
     Finish,
     Grant,
     KeepOutput,
+    KeepSignal,
+    Listen,
     MachineEvent,
     Park,
     Paused,
@@ -56,7 +58,10 @@ from headrace.machine import (
     RunState,
     RunStatus,
     SetTimer,
+    Signalled,
+    StopListening,
     Supplied,
+    TakeSignal,
     TaskPlan,
     TaskState,
     TaskStatus,
@@ -68,6 +73,7 @@ from headrace.machine import (
     compile_plan,
 )
 from headrace.machine.advance import can_be_supplied, choose_rerun
+from headrace.machine.place import items_of, task_of
 from headrace.machine.status import PAUSED, RUN_TERMINAL
 from headrace.messages import (
     PAYLOAD_BYTES_MAX,
@@ -134,6 +140,10 @@ class _Timer(NamedTuple):
     task: int
     token: int
     kind: str
+
+    @property
+    def is_of_a_signal(self) -> bool:
+        return self.kind == "wait" and self.run.state.plan.tasks[self.task].signal is not None
 
 
 class _VirtualAttempt(Attempt):
@@ -203,9 +213,11 @@ class Harness:
         self._engine.advance_to(_instant(instant))
 
     def run_until_idle(self) -> None:
-        """Let time pass for as long as timers move something: until every run has ended, or waits for a person.
+        """Let time pass for as long as timers move something: until every run has ended, or waits for a person or a
+        signal.
 
-        An approval is not waited out: it expires when the clock comes to it for another reason, or is advanced to it.
+        Neither is waited out: an approval expires, and the time-out of a signal comes, when the clock is advanced to it
+        or comes to it for another reason.
         """
         while (timer := self._engine.next_timer(without_expiry=True)) is not None:
             self._engine.advance_to(timer.due_at)
@@ -224,7 +236,8 @@ class Harness:
 
     def crash_next(self, task: str, *, after_its_effect: bool = False) -> None:
         """Let the worker die with the next body of this task: before the body does anything, or once it has returned
-        and before anybody hears of it. May be said several times, for the attempts to come."""
+        and before anybody hears of it. Of a map: with the next of its items. May be said several times, for the
+        attempts to come."""
         self._engine.plan_end(task, "after" if after_its_effect else "before")
 
     def hang_next(self, task: str) -> None:
@@ -255,7 +268,7 @@ class HarnessRun:
     @property
     def outputs(self) -> dict[str, Any]:
         """What its tasks returned, as far as they have completed."""
-        tasks = {spec.name: self.task(spec.name) for spec in self._engine.plan.tasks}
+        tasks = {spec.name: self._task(spec.index) for spec in self._engine.plan.tasks}
         return {name: task.output for name, task in tasks.items() if task.status is TaskStatus.COMPLETED}
 
     @property
@@ -275,8 +288,16 @@ class HarnessRun:
         return list(self._run.history)
 
     def task(self, name: str) -> HarnessTask:
-        """One task as it stands. Raises NotFoundError."""
-        index = self._engine.spec(name).index
+        """One task as it stands, or one item of a map: `pages.17`. Raises NotFoundError."""
+        return self._task(self._engine.place(name))
+
+    def items(self, name: str) -> list[HarnessTask]:
+        """The items of a map that have begun, in the order of its list. Raises NotFoundError."""
+        counts = self._run.state.maps.get(self._engine.place(name))
+        begun = 0 if counts is None else counts.begun
+        return [self._task(place) for place in items_of(self._engine.place(name), begun)]
+
+    def _task(self, index: int) -> HarnessTask:
         state = self._run.state.task(index)
         is_done = state.status is TaskStatus.COMPLETED
         output = self._engine.value(self._run, self._run.outputs.get(index, b"null")) if is_done else None
@@ -291,6 +312,22 @@ class HarnessRun:
     def reject(self, task: str, *, by: str = "", comment: str = "") -> None:
         """As `approve`."""
         self._decide(task, "rejected", by, comment)
+
+    def signal(self, name: str, data: Any = None, *, key: str | None = None, by: str = "") -> None:
+        """Tell it something: a task that waits for it takes it, now or once it begins to wait.
+
+        Raises NotFoundError when no task of the workflow waits for that name, ConflictError when the run has ended.
+        """
+        if name not in self._engine.plan.listeners:
+            raise NotFoundError(self._engine.plan.why_deaf(name), signal=name)
+        if self.status in RUN_TERMINAL:
+            raise ConflictError(f"the run is {self.status} already", run_id=self.run_id)
+        self._act(self._engine.signal(name, payload.encode_input(data), key, by))
+
+    @property
+    def signals(self) -> list[str]:
+        """The names of the signals that it was told and that no task has taken."""
+        return [signal.name for signal in sorted(self._run.state.signals.values(), key=lambda signal: signal.order)]
 
     def cancel(self, reason: str = "", *, by: str = "") -> None:
         """End it now. Raises ConflictError when it has ended."""
@@ -321,7 +358,7 @@ class HarnessRun:
         """Let these tasks of a run that has ended, and all that depends on them, run again; without any, what failed or
         was cancelled. input: of the only task named. Raises ConflictError when the run has not ended, or nothing would
         run again."""
-        chosen = tuple(self._engine.spec(task).index for task in tasks)
+        chosen = tuple(self._engine.place(task) for task in tasks)
         if not choose_rerun(self._engine.plan, self._run.state, chosen):
             raise ConflictError(f"the run is {self.status}: nothing of it runs again", run_id=self.run_id)
         given = None if input is None else payload.encode_input(input)
@@ -330,17 +367,21 @@ class HarnessRun:
     def skip(self, task: str, output: Any = None, *, reason: str = "", by: str = "") -> None:
         """Give a task its output, so that it is done without its body. Raises ConflictError when it is not open and has
         not failed, or when its approval would be gone round."""
-        index = self._engine.spec(task).index
+        index = self._engine.place(task)
         if not can_be_supplied(self._engine.plan, self._run.state, index):
             raise ConflictError(f"task {task} is {self._run.state.task(index).status}", task=task)
         state = self._run.state.task(index)
         self._act(Supplied(index, state.token, payload.encode_input(output), reason, by))
 
     def replay(self, task: str, *, input: Any = None, by: str = "") -> None:
-        """Send a failed task out again. input: in place of what it was given. Raises ConflictError when it has not
-        failed."""
+        """Send a failed task, or a failed item of a map, out again. input: in place of what it was given. Raises
+        ConflictError when it has not failed, or cannot come back."""
         index, state = self._stands(task, TaskStatus.FAILED)
         given = None if input is None else payload.encode_input(input)
+        if state.items is not None:
+            raise ConflictError(f"of map {task} the items that failed are replayed", task=task)
+        if self._run.state.has_put_away(index):
+            raise ConflictError(f"the map of {task} has completed with this failure in its output", task=task)
         self._act(Replayed(index, state.token, by, given))
 
     def resolve(
@@ -353,13 +394,13 @@ class HarnessRun:
         self._act(Resolved(index, state.token, outcome, payload.encode_input(output), by))
 
     def _decide(self, task: str, outcome: str, by: str, comment: str) -> None:
-        index = self._engine.spec(task).index
+        index = self._engine.place(task)
         if index not in self._run.questions:
             raise ConflictError(f"task {task} asks nobody: it is {self._run.state.task(index).status}", task=task)
         self._act(Decided(index, self._run.questions.pop(index), outcome, by, comment))
 
     def _stands(self, task: str, status: TaskStatus) -> tuple[int, TaskState]:
-        index = self._engine.spec(task).index
+        index = self._engine.place(task)
         state = self._run.state.task(index)
         if state.status is not status:
             raise ConflictError(f"task {task} is {state.status} and not {status}", task=task)
@@ -386,8 +427,9 @@ class _Engine:
         self._commands: deque[tuple[_Run, Dispatch]] = deque()
         self._runner: asyncio.Runner | None = None
         self._execution = Execution(SESSION, lambda: SESSION, None, self._objects)
-        self._ends: dict[str, deque[_End]] = {}
+        self._ends: dict[int, deque[_End]] = {}
         self._runs = 0
+        self._signals = 0
 
     @property
     def now(self) -> datetime:
@@ -398,11 +440,12 @@ class _Engine:
             self._apart(self._runner.close)
             self._runner = None
 
-    def spec(self, task: str) -> TaskPlan:
-        """A task as it was published. Raises NotFoundError."""
-        if task not in self.plan.index:
+    def place(self, task: str) -> int:
+        """Of a task, or of an item. Raises NotFoundError."""
+        place = self.plan.find(task)
+        if place is None:
             raise NotFoundError(f"workflow {self.plan.name} has no task {task}", task=task)
-        return self.plan.tasks[self.plan.index[task]]
+        return place
 
     def start(self, input: bytes) -> "_Run":
         self._runs += 1
@@ -410,9 +453,13 @@ class _Engine:
         self.settle()
         return run
 
+    def signal(self, name: str, data: bytes, key: str | None, by: str) -> Signalled:
+        """Store a signal, as it were: it has an identity and an instant."""
+        self._signals += 1
+        return Signalled(f"00000000-0000-7000-9000-{self._signals:012}", name, data, key, by, self.at)
+
     def plan_end(self, task: str, how: "_End") -> None:
-        self.spec(task)
-        self._ends.setdefault(task, deque()).append(how)
+        self._ends.setdefault(self.place(task), deque()).append(how)
 
     # -- what the machine asks for -------------------------------------------------------------------------------------
     def hand_out(self, run: "_Run", action: Dispatch) -> None:
@@ -431,7 +478,10 @@ class _Engine:
 
     def next_timer(self, *, without_expiry: bool = False) -> _Timer | None:
         self._timers = [timer for timer in self._timers if timer.run.waits_for(timer)]
-        return min((t for t in self._timers if not without_expiry or t.kind != "expiry"), default=None)
+        timers = self._timers
+        if without_expiry:
+            timers = [timer for timer in timers if timer.kind != "expiry" and not timer.is_of_a_signal]
+        return min(timers, default=None)
 
     def _fire(self, timer: _Timer) -> None:
         self._timers.remove(timer)
@@ -452,9 +502,9 @@ class _Engine:
 
     def _work(self, run: "_Run", action: Dispatch) -> None:
         """What a worker does with a command: claim it where it must, run the body, and say what came of it."""
-        spec = self.plan.tasks[action.task]
+        spec = self.plan.at(action.task)
         nonce = run.nonce(action.task, action.token)
-        ends = self._ends.get(spec.name)
+        ends = self._ends.get(action.task) or self._ends.get(task_of(action.task))
         end = ends.popleft() if ends and not action.lookup else None
         claim = spec.claims and not action.lookup
         if claim or end is not None:
@@ -470,8 +520,9 @@ class _Engine:
     def _call(self, run: "_Run", spec: TaskPlan, action: Dispatch, nonce: str) -> Answer:
         name = (spec.lookup if action.lookup else spec.run) or ""
         command = Command(
-            action.task, spec.name, name, action.attempt, action.token, nonce, msgspec.Raw(action.input),
-            timeout=spec.timeout, exclusive=spec.exclusive, inline=spec.is_read or action.lookup, lookup=action.lookup,
+            action.task, self.plan.name_of(action.task), name, action.attempt, action.token, nonce,
+            msgspec.Raw(action.input), timeout=spec.timeout, exclusive=spec.exclusive,
+            inline=spec.is_read or action.lookup, lookup=action.lookup,
             workflow=self.plan.name, version=self.plan.version,
         )  # fmt: skip
         attempt = _VirtualAttempt(run.run_id.encode(), command, self.at)
@@ -577,7 +628,20 @@ class _Run:
             case Finish():
                 self.finish = action
                 self._note("finished", detail=action.status)
-            case EndAttempt() | ClearTimer() | CloseLetter() | Unpark() | Grant() | Abort():
+            case Listen():
+                self._note("listens", action.task, detail=action.name + (f" {action.key}" if action.key else ""))
+            case TakeSignal():
+                self._note("took_signal", action.task)
+            case (
+                EndAttempt()
+                | ClearTimer()
+                | CloseLetter()
+                | Unpark()
+                | Grant()
+                | Abort()
+                | StopListening()
+                | KeepSignal()
+            ):
                 pass  # in the history already, or true of the run as it stands
             case _:
                 assert_never(action)
@@ -616,6 +680,10 @@ class _Run:
                 self._note("replayed", event.task)
             case Resolved():
                 self._note("resolved", event.task, detail=event.outcome)
+            case Signalled():
+                by = f" by {event.by}" if event.by else ""
+                kept = ", kept" if transition.kept is not None else ""
+                self._note("signalled", detail=f"{event.name}{by}{kept}")
             case Lost():
                 self._note("lost", event.task)
             case Succeeded() | Failed() if not ended:
@@ -630,7 +698,7 @@ class _Run:
                 self._note("waits" if action.kind == "wait" else action.kind, action.task, detail=until)
 
     def _note(self, kind: str, task: int | None = None, attempt: int | None = None, detail: str = "") -> None:
-        name = None if task is None else self.state.plan.tasks[task].name
+        name = None if task is None else self.state.plan.name_of(task)
         self.history.append(HistoryItem(self._engine.now, kind, name, attempt, detail))
 
 

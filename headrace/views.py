@@ -58,7 +58,18 @@ class Run(msgspec.Struct, frozen=True):
         return self.status in ("completed", "failed", "cancelled", "terminated")
 
 
+class ItemCounts(msgspec.Struct, frozen=True):
+    """How far a map has come."""
+
+    total: int
+    begun: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
 class Task(msgspec.Struct, frozen=True):
+    """A task, or one item of a map: its name is then that of the map, a dot and its place in the list."""
+
     task_id: str
     run_id: str
     name: str
@@ -81,6 +92,8 @@ class Task(msgspec.Struct, frozen=True):
     approval_id: str | None = None
     progress: Any = None
     """What its body last said by `ctx.heartbeat(details)`."""
+    items: ItemCounts | None = None
+    """Of a map, once its list is known."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -103,6 +116,26 @@ class HistoryItem(msgspec.Struct, frozen=True):
     token: int | None = None
     actor: str | None = None
     detail: Any = None
+
+
+class Signal(msgspec.Struct, frozen=True):
+    signal_id: str
+    run_id: str
+    name: str
+    status: str
+    """sent, kept, taken or refused"""
+    data: Any = None
+    key: str | None = None
+    id: str | None = None
+    """The sender's own name for it."""
+    actor: str = ""
+    sent_at: datetime | None = None
+    task: str | None = None
+    """Which task took it."""
+    token: int | None = None
+    row_version: int | None = None
+    settled_at: datetime | None = None
+    reason: str | None = None
 
 
 class Approval(msgspec.Struct, frozen=True):

@@ -133,6 +133,8 @@ async def foresee_rerun(
         raise ConflictError(f"the run is {run.status}: only a run that has ended is rerun", **where, status=run.status)
     chosen = tuple(_find_task(run, task) for task in tasks)
     found = foresee(run.plan, run, Reran(run.row_version, chosen), 0)
+    if not found and any(spec.map is not None for spec in run.plan.tasks):
+        raise ConflictError("a map that has begun is not rerun: replay the items that failed", **where)
     if not found:
         raise ConflictError(f"nothing of the run failed: it is {run.status}", **where, status=run.status)
     for each in found:

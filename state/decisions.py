@@ -54,6 +54,8 @@ class _TaskState(NamedTuple):
     is_cancelled: bool
     status: str | None
     token: int | None
+    is_collected: bool
+    """It is an item of a map that has completed."""
 
 
 async def decide_approval(
@@ -253,3 +255,5 @@ async def _check_still_failed(connection: Connection, store: Store, run_id: UUID
         raise ConflictError(f"the run {why}; its tasks cannot be replayed", **ids)
     if state.status != TaskStatus.FAILED or state.token != token:
         raise ConflictError(f"the task is {state.status or 'pending'} and not where it failed any more", **ids)
+    if state.is_collected:
+        raise ConflictError("its map has completed with this failure in its output; start the run again", **ids)

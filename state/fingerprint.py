@@ -54,7 +54,7 @@ class Label(NamedTuple):
 
 def label_task(error: Error, plan: "Plan", task: int) -> Label:
     """Label the dead letter of a task."""
-    return _label(error, "task", plan.tasks[task].name, plan.name, plan.version)
+    return _label(error, "task", plan.at(task).name, plan.name, plan.version)
 
 
 def label_record(error: Error, topic: str) -> Label:

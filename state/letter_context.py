@@ -11,13 +11,13 @@ from uuid import UUID
 import msgspec
 
 from headrace.errors import PayloadError
-from headrace.machine import Plan, TaskPlan
+from headrace.machine import Plan
 from headrace.messages import TRACEPARENT
 from state.fingerprint import Header, decode_headers
 from state.queries.dead_letter import DeadLetterRow, LetterRunRow, list_letter_attempts, read_letter_run
 from state.queries.rows import Connection
-from state.queries.run import list_outputs
 from state.queries.task import AttemptRow
+from state.task_input import derive_input
 
 ATTEMPTS_MAX: Final = 100
 
@@ -55,7 +55,7 @@ async def read_context(connection: Connection, plan: Plan | None, letter: DeadLe
         context.input_missing = "it is a record, and no task"
         return context
     context.attempts = await list_letter_attempts(connection, letter.run_id, task, token, limit=ATTEMPTS_MAX)
-    await _add_input(connection, context, plan, plan.tasks[task], token, letter.run_id, run)
+    await _add_input(connection, context, plan, task, token, letter.run_id, run)
     return context
 
 
@@ -63,25 +63,23 @@ async def _add_input(
     connection: Connection,
     context: LetterContext,
     plan: Plan,
-    spec: TaskPlan,
+    task: int,
     token: int,
     run_id: UUID,
     run: LetterRunRow,
 ) -> None:
     edited = b"" if run.replayed is None else bytes(msgspec.json.decode(run.replayed, type=_Detail).input)
+    spec = plan.at(task)
     if spec.run is None:
         context.input_missing = "the task has no body"
     elif edited:
         context.input = edited
     elif token == 0:
         context.input_missing = "it was never handed out: its condition could not be evaluated"
-    elif spec.template is None:
-        context.input = run.input.encode()
+    elif spec.map is not None:
+        context.input_missing = "it is a map, and its list could not be read: a replay may give another"
     else:
-        asked = [(run_id, plan.index[name]) for name in spec.template.references]
-        found = await list_outputs(connection, asked)
-        outputs = {plan.tasks[row.task].name: (row.output or "null").encode() for row in found}
         try:
-            context.input = spec.template.render(run.input.encode(), outputs.get)
+            context.input = await derive_input(connection, plan, run_id, run.input.encode(), task)
         except PayloadError as e:
             context.input_missing = f"it cannot be rendered: {e.message}"

@@ -17,7 +17,8 @@ from state.sql import load
 from state.store import Store
 
 Kind = Literal[
-    "cancelled", "decided", "replayed", "resolved", "released", "terminated", "paused", "resumed", "supplied", "reran",
+    "cancelled", "decided", "replayed", "resolved", "released", "signalled", "terminated", "paused", "resumed",
+    "supplied", "reran",
 ]  # fmt: skip
 HEARD_IN_ISOLATION: Final = ("cancelled", "terminated", "released")
 """What a run takes while it stands aside; all else stays in the inbox until somebody has let it go on."""
@@ -26,16 +27,18 @@ _SQL = load("run")
 
 
 async def request(
-    connection: psycopg.AsyncConnection[Any], store: Store, run_id: str, kind: Kind, body: dict[str, Any], actor: str
-) -> str:
+    connection: psycopg.AsyncConnection[Any], store: Store, run_id: str, kind: Kind, body: dict[str, Any], actor: str,
+    inbox_id: str | None = None,
+) -> str:  # fmt: skip
     """Store a request and wake the run agent, in the caller's open transaction; answers the inbox id.
 
     Bodies: cancelled {"reason"}; decided {"task", "token", "outcome", "comment"}; replayed {"task", "token", "input"?};
     resolved {"task", "token", "outcome", "comment", "output"?}; released {}; terminated {"reason"}; paused and resumed
     {"scope", "reason"}; supplied {"task", "token", "output", "reason"}; reran {"row_version", "tasks", "input"?,
-    "reason"}. A body may hold `msgspec.Raw` for user data that must keep its bytes.
+    "reason"}; signalled {}, which has its content in `signal` under the same id. A body may hold `msgspec.Raw` for user
+    data that must keep its bytes.
     """
-    inbox_id = str(uuid7())
+    inbox_id = inbox_id or str(uuid7())
     async with psycopg.AsyncRawCursor(connection) as cursor:
         await cursor.execute(
             _SQL.text("insert_inbox"), (UUID(inbox_id), UUID(run_id), kind, msgspec.json.encode(body).decode(), actor)

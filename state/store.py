@@ -6,7 +6,7 @@ trigger agent run the same calls on an ordinary connection (`execute`, `execute_
 set of statements to trust.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Final
@@ -33,6 +33,8 @@ from headrace.machine import (
     Grant,
     Isolated,
     KeepOutput,
+    KeepSignal,
+    Listen,
     MachineEvent,
     Park,
     Paused,
@@ -44,13 +46,17 @@ from headrace.machine import (
     Resumed,
     RunState,
     SetTimer,
+    Signalled,
+    StopListening,
     Supplied,
+    TakeSignal,
     TaskState,
     TaskStatus,
     Terminated,
     Transition,
     Unpark,
 )
+from headrace.machine.place import is_item
 from headrace.messages import Abort as AbortMessage
 from headrace.messages import (
     Command,
@@ -83,7 +89,7 @@ RUN_COLUMNS: Final = 8
 class StoredRun(RunState):
     """A run as the store knows it."""
 
-    __slots__ = ("base", "namespace", "outputs", "run_id", "saved_version", "touched", "traceparent")
+    __slots__ = ("base", "counted", "namespace", "outputs", "run_id", "saved_version", "touched", "traceparent")
 
     def __init__(
         self,
@@ -98,17 +104,12 @@ class StoredRun(RunState):
         token_floor: int = 0,
         namespace: str = "default",
         traceparent: str | None = None,
+        signals: Iterable[Signalled] = (),
     ) -> None:
         super().__init__(
-            key,
-            plan,
-            input,
-            row_version=row_version,
-            attention=attention,
-            control=control,
-            tasks=tasks,
-            token_floor=token_floor,
-        )
+            key, plan, input, row_version=row_version, attention=attention, control=control, tasks=tasks,
+            token_floor=token_floor, signals=signals,
+        )  # fmt: skip
         self.run_id = bytes.fromhex(key.decode().replace("-", ""))
         self.namespace, self.traceparent = namespace, traceparent
         self.base = -1
@@ -118,6 +119,8 @@ class StoredRun(RunState):
         """Tasks changed since then."""
         self.outputs: dict[int, bytes] = {}
         """Outputs of touched tasks that stand with no attempt."""
+        self.counted: dict[int, None] = {}
+        """Maps whose counters have changed."""
 
 
 class Store:
@@ -149,6 +152,8 @@ class Rows:
         """By statement."""
         self.records: list[Record] = []
         self.runs: dict[bytes, StoredRun] = {}
+        self.signals: dict[str, tuple[Any, ...]] = {}
+        """Signal -> its last row of `settle_signals`: what a run keeps, a task may take in the same transaction."""
         self.soonest: int | None = None
         """The earliest timer set here, for the timer sweep in the same process."""
 
@@ -183,7 +188,7 @@ class Rows:
         )
         self._history(run, "started", None, None, actor, detail)
         self._act(run, transition, None)
-        run.touched.update(dict.fromkeys(transition.tasks))
+        _touch(run, transition)
         run.saved_version = run.row_version
         self._save_tasks(run)
 
@@ -195,8 +200,8 @@ class Rows:
         self.runs.setdefault(run.key, run)
         ended = self._act(run, transition, event)
         if ended != 1 or isinstance(event, Cancelled | Terminated | Supplied):
-            self._event_history(run, event, moved=bool(transition.tasks))
-        run.touched.update(dict.fromkeys(transition.tasks))
+            self._event_history(run, event, transition)
+        _touch(run, transition)
 
     def bury_record(
         self, namespace: str, run_id: bytes | None, topic: str, partition: int, offset: int, key: bytes | None, value:
@@ -210,6 +215,10 @@ class Rows:
             "bury_records", uuid7().bytes, namespace, run_id, topic, partition, offset, key, value,
             encode_headers(headers), reason, encode(error), *label,
         )  # fmt: skip
+
+    def refuse_signal(self, signal_id: str, reason: str) -> None:
+        """It came to a run that does not take it any more."""
+        self.signals[signal_id] = (_bytes_of(signal_id), "refused", None, None, None, reason)
 
     def control(self, key: bytes, message: ControlMessage) -> None:
         self.records.append(Record(self.store.settings.control_topic, key, encode(message)))
@@ -240,18 +249,27 @@ class Rows:
                     if self.soonest is None or action.due_at < self.soonest:
                         self.soonest = action.due_at
                 case ClearTimer():
-                    self._clear_timer(run, action.task)
+                    self._drop("set_timers", "delete_timers", run, action.task)
                 case Ask():
                     self._ask(run, action)
                 case CloseQuestion():
                     self.add("close_approvals", run.run_id, action.task, action.token)
+                case Listen():
+                    self.add("listen", run.run_id, action.task, action.token, run.namespace, action.name, action.key)
+                case StopListening():
+                    self._drop("listen", "stop_listening", run, action.task)
+                case KeepSignal():
+                    self.signals[action.signal_id] = (_bytes_of(action.signal_id), "kept", None, None, None, None)
+                case TakeSignal():
+                    hand_out = (action.task, action.token, run.row_version)
+                    self.signals[action.signal_id] = (_bytes_of(action.signal_id), "taken", *hand_out, None)
                 case Abort():
                     self.control(run.key, AbortMessage(run.key.decode(), action.task, action.token, action.reason))
                 case BuryTask():
                     label = label_task(action.error, run.plan, action.task)
                     self.add(
                         "bury_tasks", uuid7().bytes, run.namespace, run.run_id, action.task, action.token,
-                        action.error.code, encode(action.error), label.message, run.plan.tasks[action.task].name,
+                        action.error.code, encode(action.error), label.message, run.plan.at(action.task).name,
                         run.plan.name, run.plan.version, label.fingerprint,
                     )  # fmt: skip
                 case CloseLetter():
@@ -264,13 +282,15 @@ class Rows:
         return ended
 
     def _dispatch(self, run: StoredRun, action: Dispatch) -> None:
-        spec = run.plan.tasks[action.task]
+        spec, name = run.plan.at(action.task), None
         if run.base < 0:
             run.base = murmur2(run.key, self.store.settings.partitions)
         spread = (action.task if run.plan.is_wide else 0) + action.token - 1
+        if is_item(action.task):
+            name, spread = run.plan.name_of(action.task), action.task + action.token - 1
         command = Command(
             task=action.task,
-            name=spec.name,
+            name=name or spec.name,
             run=(spec.lookup if action.lookup else spec.run) or "",
             attempt=action.attempt,
             token=action.token,
@@ -301,11 +321,11 @@ class Rows:
             worker, started, finished, output, error,
         )  # fmt: skip
 
-    def _clear_timer(self, run: StoredRun, task: int) -> None:
-        """Also one set earlier in this batch: what a batch sets and clears was never there."""
-        self.add("delete_timers", run.run_id, task)
-        if timers := self.rows.get("set_timers"):
-            self.rows["set_timers"] = [row for row in timers if row[:2] != (run.run_id, task)]
+    def _drop(self, made: str, dropped: str, run: StoredRun, task: int) -> None:
+        """Take a task's row away, also one made earlier in this batch: what a batch makes and drops was never there."""
+        self.add(dropped, run.run_id, task)
+        if rows := self.rows.get(made):
+            self.rows[made] = [row for row in rows if row[:2] != (run.run_id, task)]
 
     def _ask(self, run: StoredRun, action: Ask) -> None:
         spec = run.plan.tasks[action.task].approval
@@ -331,9 +351,13 @@ class Rows:
         raw = None if detail is None else msgspec.json.encode(detail)
         self.add("insert_history", run.run_id, run.row_version, kind, task, token, actor or None, raw)
 
-    def _event_history(self, run: StoredRun, event: MachineEvent, *, moved: bool) -> None:
-        """moved: some task changed."""
+    def _event_history(self, run: StoredRun, event: MachineEvent, transition: Transition) -> None:
         match event:
+            case Signalled():
+                taker = next((a for a in transition.actions if isinstance(a, TakeSignal)), None)
+                task, token = (None, None) if taker is None else (taker.task, taker.token)
+                detail = {"signal_id": event.signal_id, "name": event.name}
+                self._history(run, "signalled", task, token, event.by, detail)
             case Cancelled():
                 self._history(run, "cancelled", None, None, event.by, {"reason": event.reason})
             case Terminated():
@@ -354,8 +378,8 @@ class Rows:
                 edited = {"input": msgspec.Raw(event.input)} if event.input is not None else None
                 self._history(run, "replayed", event.task, event.token, event.by, edited)
             case Supplied():
-                detail = {"reason": event.reason, "output": msgspec.Raw(event.output)}
-                self._history(run, "supplied", event.task, event.token, event.by, detail)
+                given = {"reason": event.reason, "output": msgspec.Raw(event.output)}
+                self._history(run, "supplied", event.task, event.token, event.by, given)
             case Reran():
                 pass  # told before it was applied
             case Isolated():
@@ -368,7 +392,7 @@ class Rows:
                 self._history(run, "lost", event.task, event.token, "", {"reason": event.reason})
             case Started() if run.task(event.task).withheld:
                 self._history(run, "claim_withheld", event.task, event.token, event.worker)
-            case Started() if not moved:  # a claim was answered once more
+            case Started() if not transition.tasks:  # a claim was answered once more
                 self._history(run, "granted_again", event.task, event.token)
             case Started():
                 kind = "lookup_started" if run.task(event.task).lookups else "attempt_started"
@@ -415,19 +439,23 @@ class Rows:
                 self.add("complete_tasks", run.run_id, index, task.attempt, task.token)
             else:
                 self._save_task(run, index, task)
+        for index in run.counted:
+            counts = run.maps[index]
+            self.add("count_items", run.run_id, index, counts.begun, counts.completed, counts.failed)
         run.touched.clear()
+        run.counted.clear()
         run.outputs.clear()
 
     def _save_task(self, run: StoredRun, index: int, task: TaskState) -> None:
         session = task.session if task.status is TaskStatus.RUNNING else ""
         holder = bytes.fromhex(session.replace("-", "")) if session else None
         output = run.outputs.get(index)
-        if output is None and run.plan.tasks[index].run is None:
+        if output is None and run.plan.at(index).run is None:
             output = task.output
         error = None if task.error is None else encode(task.error)
         self.add(
             "save_tasks", run.run_id, index, task.status, task.attempt, task.token, task.retries_from, holder,
-            task.lookups, task.vanished, task.withheld or None, task.due_at, task.input, output, error,
+            task.lookups, task.vanished, task.withheld or None, task.due_at, task.input, output, error, task.items,
         )  # fmt: skip
 
     def _publish(self) -> None:
@@ -447,6 +475,9 @@ class Rows:
             self._save_tasks(run)
             run.saved_version = run.row_version
         self.runs.clear()
+        if self.signals:
+            self.rows["settle_signals"] = list(self.signals.values())
+            self.signals = {}
         if self.records:
             self._publish()
             self.records = []
@@ -457,7 +488,7 @@ class Rows:
 def read_task(
     status: str, attempt: int, token: int, retries_from: int, due_at: datetime | None, input: str | None, output: str |
     None, error: str | None, session_id: UUID | None, lookups: int,
-    vanished: int = 0, withheld: str | None = None,
+    vanished: int = 0, withheld: str | None = None, items: int | None = None,
 ) -> TaskState:  # fmt: skip
     """A task as `load_runs` gives it, behind its position."""
     return TaskState(
@@ -473,12 +504,25 @@ def read_task(
         lookups,
         vanished,
         withheld or "",
+        items,
     )
+
+
+def _touch(run: StoredRun, transition: Transition) -> None:
+    run.touched.update(dict.fromkeys(transition.tasks))
+    if transition.maps is not None:
+        run.counted.update(dict.fromkeys(transition.maps))
 
 
 def _answered(run: StoredRun, index: int) -> bool:
     """Whether the output of a completed task stands with an attempt of its body."""
-    return run.plan.tasks[index].run is not None and index not in run.outputs
+    spec = run.plan.at(index)
+    return spec.run is not None and spec.map is None and index not in run.outputs
+
+
+def _bytes_of(id_: str) -> bytes:
+    """A UUID in its 36 characters, as a binary column wants it."""
+    return bytes.fromhex(id_.replace("-", ""))
 
 
 def _encode(statement: Statement, rows: list[tuple[Any, ...]]) -> list[bytes]:

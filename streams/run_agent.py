@@ -33,6 +33,7 @@ from headrace.machine import (
     Reran,
     Resolved,
     Resumed,
+    Signalled,
     Supplied,
     Terminated,
     advance,
@@ -63,7 +64,7 @@ from streams.clock import DatabaseClock
 from streams.database import Database
 from streams.metrics import Metrics
 from streams.ownership import Move, Ownership
-from streams.run_cache import RunCache
+from streams.run_cache import RunCache, signal_of
 
 log = structlog.get_logger(__name__)
 _SQL = load("run")
@@ -108,9 +109,11 @@ class Request(NamedTuple):
     body: str
     actor: str
     applied: bool
+    signal: Signalled | None = None
+    """The content of one that stands in `signal`."""
 
     def event(self) -> MachineEvent | None:
-        return _event_of(self.kind, self.body, self.actor)
+        return self.signal or _event_of(self.kind, self.body, self.actor)
 
 
 class RunAgent:
@@ -184,15 +187,18 @@ class RunAgent:
         requests = await self._requests(told)
         at = self._clock.now()
         lost = self._of_lost_future(told) if self._timeline.epoch else []
-        ended = []
-        for one in told:
+        ended, mapping = list[bytes](), set[bytes]()
+        for one in await self._in_order(told, requests):
             run = self._cache.get(one.key)
             if one in lost:
                 self._refuse_lost_future(one, rows)
             elif run is None:
                 self._leave(one, rows)
-            elif self._fold(run, one, requests, at, rows, substitute) and run.status in RUN_TERMINAL:
-                ended.append(one.key)
+            elif self._fold(run, one, requests, at, rows, substitute):
+                if run.status in RUN_TERMINAL:
+                    ended.append(one.key)
+                if run.maps:
+                    mapping.add(one.key)
         if lost:
             rows.add("count_lost_records", self._timeline.epoch, len(lost))
         pipe.run(rows.calls())
@@ -201,6 +207,8 @@ class RunAgent:
             self._report_lost_future(lost)
         if rows.soonest is not None:
             self._on_timer(rows.soonest)
+        for key in mapping:
+            self._cache.weigh(key)
         for key in ended:
             self._cache.drop(key)
         self._cache.trim()
@@ -269,6 +277,26 @@ class RunAgent:
             wanted -= found.keys()
         return found
 
+    async def _in_order(self, told: list[Told], requests: dict[str, Request]) -> list[Told]:
+        """The same, where for a signal stands all that was sent to its run and that the run has not taken note of, in
+        the order in which it was stored: a wake-up may have been lost, and a sender's first signal comes first."""
+        named = [inbox_id for inbox_id, request in requests.items() if request.kind == "signalled"]
+        if not named:
+            return told
+        sent: dict[bytes, list[str]] = {}
+        statement = _SQL.text("load_unapplied_signals")
+        for run_id, *content in self._database.fetch(statement, ([UUID(inbox_id) for inbox_id in named],)):
+            signal = signal_of(*content)
+            sent.setdefault(str(run_id).encode(), []).append(signal.signal_id)
+            requests[signal.signal_id] = Request("signalled", "", signal.by, applied=False, signal=signal)
+        ordered = []
+        for one in told:
+            if isinstance(one.event, Requested) and one.event.inbox in named:
+                ordered += [one._replace(event=Requested(signal_id)) for signal_id in sent.pop(one.key, ())]
+            else:
+                ordered.append(one)
+        return ordered
+
     # -- one event
     def _fold(
         self, run: StoredRun, told: Told, requests: dict[str, Request], at: int, rows: Rows, substitute: str | None
@@ -284,6 +312,8 @@ class RunAgent:
             return self._isolate(run, told.record, e, at, rows)
         if event is None or transition is None:
             self._metrics.stale.inc()
+            if isinstance(event, Signalled) and run.status in RUN_TERMINAL:
+                rows.refuse_signal(event.signal_id, f"the run was {run.status} when it came")
             if isinstance(event, Started) and event.claim and not run.attention:
                 # Changes nothing, but whoever claims waits for an answer in one of its slots.
                 rows.control(run.key, Abort(run.key.decode(), event.task, event.token, "stale"))
@@ -317,7 +347,7 @@ class RunAgent:
         if isinstance(event, Requested):
             return False
         if run is not None:
-            is_unknown = event.token > run.task(event.task).token
+            is_unknown = event.token > run.task(event.task).token and not run.has_put_away(event.task)
         else:
             made_by = self._timeline.noted_at + CLOCK_SECONDS
             is_unknown = _is_run_id(told.key) is not None and _made_at(told.key) < made_by
@@ -363,6 +393,7 @@ class RunAgent:
         if run.attention and request.kind not in HEARD_IN_ISOLATION:
             return None  # it stays in the inbox, and is said again once somebody has let the run go on
         rows.add("apply_inbox", UUID(inbox).bytes)
+        requests[inbox] = request._replace(applied=True)
         return request.event()
 
     def _isolate(self, run: StoredRun, record: Message, bug: Exception, at: int, rows: Rows) -> bool:

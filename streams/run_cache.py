@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from headrace.errors import UnreadableError
-from headrace.machine import TaskState
+from headrace.machine import Signalled, TaskState
 from state.plans import Plans
 from state.sql import load
 from state.store import RUN_COLUMNS, StoredRun, read_task
@@ -32,6 +32,8 @@ class RunCache:
         self._database, self._plans = database, plans
         self._runs: OrderedDict[bytes, StoredRun] = OrderedDict()
         self._tasks = 0
+        self._sizes: dict[bytes, int] = {}
+        """Tasks of each run, with the items of its maps."""
         self._unreadable: dict[bytes, Unreadable] = {}
         self.token_floor = 0
         """Of the runs that are loaded from here on."""
@@ -49,13 +51,22 @@ class RunCache:
     def clear(self) -> None:
         """Forget everything: what was decided here may not be what Postgres has."""
         self._runs.clear()
+        self._sizes.clear()
         self._unreadable.clear()
         self._tasks = 0
 
     def drop(self, key: bytes) -> None:
         run = self._runs.pop(key, None)
         if run is not None:
-            self._tasks -= len(run.plan.tasks)
+            self._tasks -= self._sizes.pop(key)
+
+    def weigh(self, key: bytes) -> None:
+        """Count a run's tasks: when it comes, and when a map of it may have begun."""
+        run = self._runs.get(key)
+        if run is not None:
+            size = len(run.plan.tasks) + sum(len(counts.items) for counts in run.maps.values())
+            self._tasks += size - self._sizes[key]
+            self._sizes[key] = size
 
     def trim(self) -> None:
         """Put out what was not used for longest; between batches only."""
@@ -73,12 +84,23 @@ class RunCache:
         if missing := self._plans.missing(row[1] for row in rows):
             with self._database.connection() as connection:
                 self._plans.load_sync(connection, missing)
-        for _, of_run in groupby(rows, itemgetter(0)):
+        kept = self._kept_signals(rows)
+        for run_id, of_run in groupby(rows, itemgetter(0)):
             first, *more = of_run
             states = [row[RUN_COLUMNS:] for row in (first, *more)]
-            self._add(first[:RUN_COLUMNS], {index: read_task(*state) for index, *state in states if index is not None})
+            tasks = {index: read_task(*state) for index, *state in states if index is not None}
+            self._add(first[:RUN_COLUMNS], tasks, kept.get(run_id, ()))
 
-    def _add(self, row: tuple[Any, ...], tasks: dict[int, TaskState]) -> None:
+    def _kept_signals(self, rows: Iterable[tuple[Any, ...]]) -> dict[UUID, list[Signalled]]:
+        """What runs keep for a task to take, where one of their tasks may."""
+        listening = {run_id for run_id, version_id, *_ in rows if (p := self._plans.get(version_id)) and p.listeners}
+        kept: dict[UUID, list[Signalled]] = {}
+        if listening:
+            for run_id, *signal in self._database.fetch(_SQL.text("load_kept_signals"), (list(listening),)):
+                kept.setdefault(run_id, []).append(signal_of(*signal))
+        return kept
+
+    def _add(self, row: tuple[Any, ...], tasks: dict[int, TaskState], signals: Iterable[Signalled]) -> None:
         run_id, version_id, row_version, attention, control, namespace, input, traceparent = row
         plan, key = self._plans.get(version_id), str(run_id).encode()
         if plan is None:
@@ -97,5 +119,11 @@ class RunCache:
             token_floor=self.token_floor,
             namespace=namespace,
             traceparent=traceparent,
+            signals=signals,
         )
-        self._tasks += len(plan.tasks)
+        self._sizes[key] = 0
+        self.weigh(key)
+
+
+def signal_of(signal_id: UUID, name: str, key: str | None, data: str, actor: str, sent_at: int) -> Signalled:
+    return Signalled(str(signal_id), name, data.encode(), key, actor, sent_at)

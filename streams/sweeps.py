@@ -280,7 +280,7 @@ class Sweeps:
         lost = []
         for run_id, task, token, changed_at, version_id in rows:
             plan = self._plans.get(version_id)
-            cutoff = cutoffs.get(plan.tasks[task].queue) if plan else None
+            cutoff = cutoffs.get(plan.at(task).queue) if plan else None
             if cutoff is not None and changed_at < cutoff:
                 lost.append((run_id, task, token))
         return lost

@@ -209,6 +209,7 @@ def _banner(
 ) -> None:
     document = {
         "api": stack.api_url,
+        "console": stack.console_url,
         "docs": f"{stack.api_url}/docs",
         "kafka": stack.kafka,
         "postgres": stack.postgres,
@@ -252,6 +253,7 @@ def _facts(
     yield "workers", _workers_fact(stack, app, is_reloading=is_reloading)
     found = ", ".join(describe_published(each) for each in published)
     yield "workflows", Text(found or "none yet: put a workflow.yaml beside your tasks")
+    yield "console", Text(stack.console_url, style="bold")
     yield "api", Text.assemble((stack.api_url, "bold"), f"    docs {stack.api_url}/docs")
     if published:
         yield "try", Text(f"headrace run {published[0].name}{published[0].sample}", style="bold")

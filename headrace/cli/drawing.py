@@ -145,6 +145,8 @@ def _draw_row(row: Row, terminal: Terminal, width: int) -> Iterator[Text]:
 def describe_task(task: Task) -> str:
     """What people ask of a task: `completed`, `running, attempt 2 of 3`, `waiting for approval`, `retries in 4 s`."""
     status, attempt, most = task["status"], task["attempt"] or 0, task.get("attempts_max") or 0
+    if task.get("items"):
+        return f"{status}, {describe_items(task['items'])}"
     if status == "waiting" and task.get("approval_id"):
         return "waiting for approval"
     if status == "waiting" and task.get("due_at"):
@@ -154,6 +156,12 @@ def describe_task(task: Task) -> str:
     if status == "running" or (status == "failed" and most > 1) or (status == "queued" and attempt):
         return f"{status}, attempt {max(attempt, 1)} of {most}" if most else status
     return f"{status}, attempt {attempt}" if attempt > 1 else str(status).replace("_", " ")
+
+
+def describe_items(counts: Mapping[str, int]) -> str:
+    """How far a map has come: `312/400 ok, 3 failed`."""
+    failed = f", {counts['failed']} failed" if counts["failed"] else ""
+    return f"{counts['completed']}/{counts['total']} ok{failed}"
 
 
 def describe_error(task: Task) -> str:

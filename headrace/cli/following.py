@@ -81,7 +81,7 @@ def _say_change(task: Document, seen: dict[str, str], terminal: Terminal) -> Non
     error = describe_error(task)
     text = Text.assemble(terminal.sign(task["status"]), f" {task['name']}  {describe_task(task)}")
     terminal.say(text.append(f"  {error}", style="red") if error else text)
-    if task["status"] == "waiting" and task.get("approval_id"):
+    if is_asked(task):
         terminal.say(approval_hint(task))
 
 
@@ -109,13 +109,18 @@ def headline(run: Document, terminal: Terminal) -> Text:
 
 def hints(run: Document, tasks: list[Document]) -> list[Text]:
     """What a person can do about the state the run is in."""
-    asked = [task for task in tasks if task["status"] == "waiting" and task.get("approval_id")]
+    asked = [task for task in tasks if is_asked(task)]
     texts = [approval_hint(task) for task in asked[:3]]
     if run["status"] in ("failed", "needs_attention"):
         texts.append(f"what to repair: headrace dead-letters --run {short(run['run_id'])}")
     if run["status"] in ("pausing", "paused"):
         texts.append(f"it is paused: headrace explain {short(run['run_id'])}")
     return [Text(text, style="yellow") for text in texts]
+
+
+def is_asked(task: Document) -> bool:
+    """Whether it waits for a decision, and not for the items of a map that was approved."""
+    return task["status"] == "waiting" and bool(task.get("approval_id")) and not task.get("items")
 
 
 def approval_hint(task: Document) -> str:

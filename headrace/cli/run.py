@@ -2,7 +2,7 @@
 
 import json
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Group, RenderableType
@@ -10,12 +10,13 @@ from rich.text import Text
 
 from headrace.cli.api import Api, Document
 from headrace.cli.command import Exit, command
-from headrace.cli.drawing import describe_error
+from headrace.cli.drawing import describe_error, describe_items
 from headrace.cli.following import TASKS_MAX, draw_run, follow_run, headline, hints
 from headrace.cli.run_id import find_run, short
 from headrace.cli.terminal import Terminal, ago, between, table
 from headrace.cli.value import read_json
 
+ITEMS_SHOWN: Final = 50
 RUN_HELP = "its id, the last digits of a recent one, or `last`"
 
 
@@ -31,6 +32,18 @@ class StatusFilter(StrEnum):
     PAUSING = "pausing"
     PAUSED = "paused"
     TERMINATED = "terminated"
+
+
+class ItemStatus(StrEnum):
+    """Statuses of items of a map that have begun."""
+
+    PENDING = "pending"
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
 
 
 @command(
@@ -113,7 +126,10 @@ def show_run(
     api: Api,
     run: Annotated[str, typer.Argument(help=RUN_HELP)] = "last",
     task: Annotated[
-        str | None, typer.Option("--task", "-t", help="one task with its attempts, input and output")
+        str | None, typer.Option("--task", "-t", help="one task with its attempts, input and output; or `pages.17`")
+    ] = None,
+    status: Annotated[
+        ItemStatus | None, typer.Option("--status", "-s", help="with --task, of a map: only its items in this status")
     ] = None,
     history: Annotated[bool, typer.Option("--history", help="what happened to it, in order")] = False,
     everything: Annotated[bool, typer.Option("--all", "-a", help="draw every branch of a wide fan")] = False,
@@ -121,7 +137,7 @@ def show_run(
     """Show a run: its graph with states, attempts and errors."""
     run_id = find_run(api, run)
     if task:
-        _show_task(terminal, api, f"{run_id}.{task}")
+        _show_task(terminal, api, run_id, task, status)
         return
     document = api.get(f"/runs/{run_id}")
     if history:
@@ -197,10 +213,26 @@ def _draw_history(items: list[Document]) -> RenderableType:
     return rows
 
 
-def _show_task(terminal: Terminal, api: Api, task_id: str) -> None:
-    task = api.get(f"/tasks/{task_id}")
-    attempts = api.page(f"/tasks/{task_id}/attempts", limit=TASKS_MAX)["items"]
+def _show_task(terminal: Terminal, api: Api, run_id: str, name: str, status: ItemStatus | None) -> None:
+    task = api.get(f"/tasks/{run_id}.{name}")
+    if task.get("items"):
+        answer = api.page(f"/runs/{run_id}/tasks/{name}/items", limit=ITEMS_SHOWN, status=status and status.value)
+        terminal.show({**task, "item_page": answer["items"]}, lambda: _draw_map(task, answer, terminal))
+        return
+    attempts = api.page(f"/tasks/{run_id}.{name}/attempts", limit=TASKS_MAX)["items"]
     terminal.show({**task, "attempts": attempts}, lambda: _draw_task(task, attempts, terminal))
+
+
+def _draw_map(task: Document, answer: Document, terminal: Terminal) -> RenderableType:
+    """A map, and some of its items."""
+    head = Text.assemble(terminal.status(task["status"]), (f"  {task['name']}", "bold"), f"  {task['run']}")
+    counts = Text(f"{describe_items(task['items'])}, {task['items']['begun']} have begun, queue {task['queue']}", "dim")
+    rows = table("item", "status", "attempt", "error")
+    for item in answer["items"]:
+        attempt = f"{item['attempt']} of {item['attempts_max']}"
+        rows.add_row(item["name"], terminal.status(item["status"]), attempt, Text(describe_error(item)))
+    more = [Text("… more: headrace show --status STATUS, or the API", style="dim")] if answer["next"] else []
+    return Group(head, counts, rows, *more)
 
 
 def _draw_task(task: Document, attempts: list[Document], terminal: Terminal) -> RenderableType:

@@ -11,9 +11,10 @@ States of a task, and who causes each edge
                its run is paused and it would begin
     QUEUED     handed out: a command with this token is on its way    its join; backoff due; lost; approved; replayed
     RUNNING    a worker said that its body began                      Started
-    WAITING    a person is asked, or an instant has to come           a task with an approval, or a wait, became ready;
-                                                                      an ambiguous end of a `manual` task
-    COMPLETED  it has its result                                      Succeeded; Decided approved; Due; Supplied
+    WAITING    a person is asked, an instant has to come, a signal,   a task with an approval, a wait, a signal or a map
+               or the items of a map have to end                      became ready; an ambiguous end of a `manual` task
+    COMPLETED  it has its result                                      Succeeded; Decided approved; Due; Signalled;
+                                                                      Supplied
     FAILED     no try is left, or none can help                       Failed, Lost, Due; Decided rejected or expired
     SKIPPED    it will never run                                      condition false; its join
     CANCELLED  the run was cancelled or terminated before it ended    Cancelled, Terminated
@@ -52,15 +53,29 @@ that; the ends of the others stand. What it takes is as before its join was deci
 number is used again. It names the row_version of the run that the operator saw, so that it happens once, to that. A
 task whose body began before may have had its effect: at its turn its policy is asked, as after an ambiguous end.
 
+A signal is told to a run from outside, at any time, and is an event of that run like any other. The first task of the
+graph that waits for its name, and for its key if it has one, takes it and has completed. While none does, the run keeps
+it, and the first task that begins to wait for it takes it at once: of several, the one that was stored first. So it
+makes no difference which of the two comes first. One signal completes one task, and whatever comes second is stale: the
+signal again, or the time-out of a wait that has ended. A signal that comes after the time-out is kept. What a run has
+kept when it ends stays with it, for a replay; a run that has ended takes nothing more.
+
 A pause is a flag of the run and no state of a task: while it is set, nothing of the run begins, be it a body, a lookup,
 a question or a wait. What would begin is PENDING and `withheld`, together with where it goes on, and does so in the
 order of the graph when nobody pauses the run any more. What was handed out before goes on to its end, and counts: a
 result may be on its way already. Only a claim is not granted, since its body has not begun. What waits goes on to wait,
-for its timer, its backoff or a person, and an answer to it is kept. A run that ends is paused no more. A termination
-does at once what a cancel does, and is told apart: whatever a cancel will do to clean up, a termination does not.
+for its timer, its backoff, a signal or a person, and an answer to it is kept. A run that ends is paused no more. What a
+termination does at once is what a cancel does, and is told apart: it will not do what a cancel will to clean up.
+
+A map is WAITING while its items work, and an item is a task (`headrace.machine.place` numbers it): all that is said
+above holds for it, except that nothing comes before or after it. When an item ends, the map's counters change by one
+and the next item is handed out, so an item costs the same however long the list is. What an item that failed leads to,
+the map says: it stops and fails (`fail_fast`), fails once all have ended (`finish`), or completes (`collect`). A replay
+of an item takes a map that failed back to WAITING, but not one that has completed. Open items count in the run's
+status; of those that have ended only their map does.
 
 `advance` and `apply` cost O(tasks the event touches); only a cancel, a termination, the end of a pause and a rerun
-touch all. Recursion is nowhere.
+touch all, and the end of a map its items. Recursion is nowhere.
 
 Not modelled here: whether a holder still lives (the sweeps read sessions), offsets and ownership (the run agent).
 """
@@ -78,8 +93,12 @@ from headrace.machine.actions import (
     Finish,
     Grant,
     KeepOutput,
+    KeepSignal,
+    Listen,
     Park,
     SetTimer,
+    StopListening,
+    TakeSignal,
     Transition,
     Unpark,
 )
@@ -95,6 +114,7 @@ from headrace.machine.event import (
     Reran,
     Resolved,
     Resumed,
+    Signalled,
     Supplied,
     Terminated,
 )
@@ -118,6 +138,8 @@ __all__ = [
     "Grant",
     "Isolated",
     "KeepOutput",
+    "KeepSignal",
+    "Listen",
     "MachineEvent",
     "Park",
     "Paused",
@@ -130,7 +152,10 @@ __all__ = [
     "RunState",
     "RunStatus",
     "SetTimer",
+    "Signalled",
+    "StopListening",
     "Supplied",
+    "TakeSignal",
     "TaskPlan",
     "TaskState",
     "TaskStatus",

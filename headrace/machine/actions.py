@@ -2,7 +2,8 @@
 
 import msgspec
 
-from headrace.machine.run_state import RunState, TaskState
+from headrace.machine.event import Signalled
+from headrace.machine.run_state import ItemCounts, RunState, TaskState
 from headrace.machine.status import RunStatus, TaskStatus
 from headrace.messages import Error
 
@@ -60,6 +61,33 @@ class Ask(msgspec.Struct, frozen=True):
 class CloseQuestion(msgspec.Struct, frozen=True):
     """The task no longer waits for its approval."""
 
+    task: int
+    token: int
+
+
+class Listen(msgspec.Struct, frozen=True):
+    """The task waits for a signal."""
+
+    task: int
+    token: int
+    name: str
+    key: str | None
+
+
+class StopListening(msgspec.Struct, frozen=True):
+    task: int
+
+
+class KeepSignal(msgspec.Struct, frozen=True):
+    """No task waits for this signal yet: the run keeps it."""
+
+    signal_id: str
+
+
+class TakeSignal(msgspec.Struct, frozen=True):
+    """This hand-out has taken the signal, which was kept or has just come."""
+
+    signal_id: str
     task: int
     token: int
 
@@ -125,6 +153,10 @@ Action = (
     | ClearTimer
     | Ask
     | CloseQuestion
+    | Listen
+    | StopListening
+    | KeepSignal
+    | TakeSignal
     | Park
     | Unpark
     | Abort
@@ -140,13 +172,21 @@ class Transition:
     Built by `advance` over the run it reads; `run.apply(transition)` makes it so in memory.
     """
 
-    __slots__ = ("actions", "attention", "control", "counts", "missing", "status", "tasks", "wanted")
+    __slots__ = (
+        "actions", "attention", "control", "counts", "kept", "maps", "missing", "status", "taken", "tasks", "wanted"
+    )  # fmt: skip
 
     def __init__(self, run: RunState) -> None:
         self.tasks: dict[int, TaskState] = {}
         self.missing: dict[int, int] = {}
         self.wanted: dict[int, int] | None = None
         """None for most: few graphs have a quorum."""
+        self.kept: Signalled | None = None
+        """The signal that the run has from here on."""
+        self.taken: list[str] = []
+        """Ids of signals that it had until here."""
+        self.maps: dict[int, ItemCounts] | None = None
+        """None for most: few events are of an item."""
         self.counts: dict[TaskStatus, int] = run.counts.copy()
         self.attention: bool = run.attention
         self.control: int = run.control

@@ -19,8 +19,12 @@ from headrace.machine.actions import (
     Finish,
     Grant,
     KeepOutput,
+    KeepSignal,
+    Listen,
     Park,
     SetTimer,
+    StopListening,
+    TakeSignal,
     Transition,
     Unpark,
 )
@@ -36,13 +40,15 @@ from headrace.machine.event import (
     Reran,
     Resolved,
     Resumed,
+    Signalled,
     Supplied,
     Terminated,
 )
-from headrace.machine.plan import Plan, TaskPlan
-from headrace.machine.run_state import UNTOUCHED, RunState, TaskState
+from headrace.machine.place import ITEMS_MAX, is_item, item_of, items_of, place_of, task_of
+from headrace.machine.plan import Failures, Plan, TaskPlan, read_list
+from headrace.machine.run_state import UNTOUCHED, ItemCounts, RunState, TaskState
 from headrace.machine.status import PAUSES, RUN_TERMINAL, TERMINAL, TERMINATED, RunStatus, TaskStatus, derive_status
-from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
+from headrace.messages import PAYLOAD_BYTES_MAX, Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 HANDOUTS_LOST_MAX: Final = 50
 """Hand-outs of one task that vanish in a row before a body began until it is a dead letter; a replay gives it as many
@@ -66,6 +72,19 @@ class Verdict(msgspec.Struct):
     output: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class Heard(msgspec.Struct):
+    """The output of a task that waited for a signal."""
+
+    outcome: str
+    """received or timed_out"""
+    data: msgspec.Raw = msgspec.Raw(b"null")
+    by: str | None = None
+    sent_at: str | None = None
+    signal_id: str | None = None
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode_heard: Final[Callable[[bytes], Heard]] = msgspec.json.Decoder(Heard).decode
 _decode_verdict: Final[Callable[[bytes], Verdict]] = msgspec.json.Decoder(Verdict).decode
 LOST: Final = Error("WORKER_LOST", "the worker that ran this attempt is gone")
 DRAINED: Final = Error("WORKER_DRAINED", "the worker shut down before the attempt ended")
@@ -123,6 +142,8 @@ def advance(plan: Plan, run: RunState, event: MachineEvent, at: int) -> Transiti
             return _supplied(plan, run, event, at)
         case Reran():
             return _reran(plan, run, event, at)
+        case Signalled():
+            return _signalled(plan, run, event, at)
         case Cancelled():
             return _cancelled(plan, run, event, at)
         case Terminated():
@@ -146,7 +167,7 @@ def _succeeded(plan: Plan, run: RunState, event: Succeeded, at: int) -> Transiti
         return None
     if task.lookups:
         return _looked_up(plan, run, event, task, at)
-    spec, draft = plan.tasks[event.task], Transition(run)
+    spec, draft = plan.at(event.task), Transition(run)
     begun = _begun(task)
     draft.actions.append(EndAttempt(event.task, begun.attempt, task.token, "completed"))
     _clear_timer(draft, event.task, task)
@@ -174,7 +195,7 @@ def _started(plan: Plan, run: RunState, event: Started, at: int) -> Transition |
     task = _held(plan, run, event.task, event.token)
     if task is None or (task.status is _RUNNING and not event.claim):
         return None
-    spec, draft, due_at = plan.tasks[event.task], Transition(run), task.due_at
+    spec, draft, due_at = plan.at(event.task), Transition(run), task.due_at
     if task.status is _QUEUED and event.claim and draft.control & PAUSES:  # its body has not begun, and need not
         draft.actions.append(Abort(event.task, task.token, "paused"))
         _withhold(run, draft, event.task, task, "body")
@@ -204,7 +225,7 @@ def _returned(plan: Plan, run: RunState, event: Returned, at: int) -> Transition
         draft.actions.append(EndAttempt(event.task, task.attempt, task.token, "returned"))
         _clear_timer(draft, event.task, task)
         task = msgspec.structs.replace(task, retries_from=task.retries_from + 1)
-        if event.begun and plan.tasks[event.task].effect != "idempotent":
+        if event.begun and plan.at(event.task).effect != "idempotent":
             _doubt(plan, run, draft, event.task, task, DRAINED)
         else:
             _hand_out(plan, run, draft, event.task, task, ended)
@@ -229,8 +250,6 @@ def _lost(plan: Plan, run: RunState, event: Lost, at: int) -> Transition | None:
 
 def _due(plan: Plan, run: RunState, event: Due, at: int) -> Transition | None:
     """A timer names the token it was set under, and only the database's clock decides that it is due."""
-    if not 0 <= event.task < len(plan.tasks):
-        return None
     task = run.task(event.task)
     if task.token != event.token or task.due_at is None or at < task.due_at:
         return None
@@ -243,10 +262,14 @@ def _due(plan: Plan, run: RunState, event: Due, at: int) -> Transition | None:
             _hand_out(plan, run, draft, event.task, task, ended)
     elif event.timer == "wait" and task.status is _WAITING:
         draft.actions.append(ClearTimer(event.task))
-        _wait_no_more(run, draft, event.task, task, ended)
+        if plan.at(event.task).signal is None:
+            _wait_no_more(run, draft, event.task, task, ended)
+        else:
+            draft.actions.append(StopListening(event.task))
+            _hear_nothing(plan, run, draft, event.task, task, ended)
     elif event.timer == "timeout" and task.status is _RUNNING:
         draft.actions.append(Abort(event.task, task.token, "timeout"))
-        error = Error("TIMEOUT", f"no result within {plan.tasks[event.task].timeout} s")
+        error = Error("TIMEOUT", f"no result within {plan.at(event.task).timeout} s")
         if task.lookups:
             _lookup_failed(plan, run, draft, event.task, task, error, at)
         else:
@@ -257,10 +280,9 @@ def _due(plan: Plan, run: RunState, event: Due, at: int) -> Transition | None:
 
 
 def _decided(plan: Plan, run: RunState, event: Decided, at: int) -> Transition | None:
-    if not 0 <= event.task < len(plan.tasks):
-        return None
     task = run.task(event.task)
-    if task.status is not _WAITING or task.is_parked or task.due_at is not None or task.token != event.token:
+    is_asked = task.status is _WAITING and not task.is_parked and not task.is_mapping
+    if not is_asked or task.token != event.token or plan.at(event.task).approval is None:
         return None
     draft, ended = Transition(run), list[int]()
     if event.outcome == "approved" and plan.tasks[event.task].run is not None:
@@ -279,24 +301,49 @@ def _decided(plan: Plan, run: RunState, event: Decided, at: int) -> Transition |
 
 def _replayed(plan: Plan, run: RunState, event: Replayed, at: int) -> Transition | None:
     """The one edge out of a terminal state, and only by an operator's act; it does not go round an approval."""
-    if not 0 <= event.task < len(plan.tasks):
-        return None
     task = run.task(event.task)
     if task.status is not _FAILED or task.token != event.token or run.counts.get(_CANCELLED):
         return None
+    if task.items is not None or (is_item(event.task) and run.task(task_of(event.task)).status is _COMPLETED):
+        return None  # of a map that failed, its items are replayed; of one that has completed, none any more
     draft, ended = Transition(run), list[int]()
     given = event.input if event.input is not None else task.input
     task = msgspec.structs.replace(task, retries_from=task.attempt, error=None, input=given)
     _put(run, draft, event.task, task)
-    _unskip(plan, run, draft, event.task)
-    _begin_again(plan, run, draft, event.task, task, ended, at)
+    if is_item(event.task):
+        _begin_again(plan, run, draft, event.task, task, ended, at)
+        _reopen_map(plan, run, draft, task_of(event.task), ended)
+    else:
+        _unskip(plan, run, draft, event.task)
+        _begin_again(plan, run, draft, event.task, task, ended, at)
+    return _close(plan, run, draft, ended, at)
+
+
+def _signalled(plan: Plan, run: RunState, event: Signalled, at: int) -> Transition | None:
+    """The first task of the graph that waits for it takes it; while none does, the run keeps it."""
+    if run.status in RUN_TERMINAL or event.signal_id in run.signals:
+        return None
+    waiting = None
+    for index in plan.listeners.get(event.name, ()):
+        task = run.task(index)
+        if _has_heard(task, event):
+            return None
+        if waiting is None and task.status is _WAITING and _is_meant(task, event):
+            waiting = index
+    draft, ended = Transition(run), list[int]()
+    if waiting is None:
+        draft.kept = event
+        draft.actions.append(KeepSignal(event.signal_id))
+    else:
+        task = run.task(waiting)
+        _clear_timer(draft, waiting, task)
+        draft.actions.append(StopListening(waiting))
+        _hear(run, draft, waiting, task, event, ended)
     return _close(plan, run, draft, ended, at)
 
 
 def _resolved(plan: Plan, run: RunState, event: Resolved, at: int) -> Transition | None:
     """A person knows what nobody else could tell. A hand-out after it has all its tries again."""
-    if not 0 <= event.task < len(plan.tasks):
-        return None
     task = run.task(event.task)
     if not task.is_parked or task.token != event.token:
         return None
@@ -328,17 +375,18 @@ def _supplied(plan: Plan, run: RunState, event: Supplied, at: int) -> Transition
         draft.actions.append(EndAttempt(index, task.attempt, task.token, "cancelled", SUPPLIED))
     if task.status is _RUNNING or task.status is _QUEUED:
         draft.actions.append(Abort(index, task.token, "supplied"))
-    if task.is_parked:
-        draft.actions.append(Unpark(index))
+    if task.status is _WAITING:
+        _ask_no_more(plan, draft, index, task)
     _clear_timer(draft, index, task)
     _take_as_done(plan, run, draft, index, task, event.output, ended)
     return _close(plan, run, draft, ended, at)
 
 
 def can_be_supplied(plan: Plan, run: RunState, index: int) -> bool:
-    """Whether a person may give the task its output now: it is open, or has failed, and nobody is to approve it."""
+    """Whether a person may give the task its output now: it is open, or has failed, and nobody is to approve it. A map
+    has its output from its items."""
     task = run.task(index)
-    if task.status in (_COMPLETED, _SKIPPED, _CANCELLED):
+    if is_item(index) or plan.tasks[index].map is not None or task.status in (_COMPLETED, _SKIPPED, _CANCELLED):
         return False
     return plan.tasks[index].approval is None or task.attempt > 0 or task.status is _QUEUED
 
@@ -376,8 +424,8 @@ def _reran(plan: Plan, run: RunState, event: Reran, at: int) -> Transition | Non
 
 
 def choose_rerun(plan: Plan, run: RunState, tasks: Sequence[int]) -> list[int]:
-    """The tasks that a rerun takes, in the order of the graph; none when the run has not ended. tasks: as in `Reran`;
-    one that is not in the graph is none of them.
+    """The tasks that a rerun takes, in the order of the graph; none when the run has not ended, or a map is among them,
+    of which items are replayed. tasks: as in `Reran`; one that is not in the graph is none of them.
     """
     if run.status not in RUN_TERMINAL:
         return []
@@ -389,7 +437,8 @@ def choose_rerun(plan: Plan, run: RunState, tasks: Sequence[int]) -> list[int]:
             chosen.add(index)
             after = plan.tasks[index].dependants
             found += after if tasks else [each for each in after if _was_skipped_by_others(run.task(each))]
-    return sorted(chosen)
+    has_begun_map = any(plan.tasks[index].map is not None and run.task(index).token for index in chosen)
+    return [] if has_begun_map else sorted(chosen)
 
 
 def _was_skipped_by_others(task: TaskState) -> bool:
@@ -440,19 +489,25 @@ def _terminated(plan: Plan, run: RunState, event: Terminated, at: int) -> Transi
 def _end_all(plan: Plan, run: RunState, draft: Transition, error: Error, reason: str, at: int) -> Transition:
     """Every task that has not ended is CANCELLED, and whoever has it is told to stop: its answer is stale now."""
     draft.attention = False
-    for index in range(len(plan.tasks)):
-        task = run.task(index)
-        if task.status in TERMINAL:
-            continue
-        if task.status is _RUNNING and not task.lookups:
-            draft.actions.append(EndAttempt(index, task.attempt, task.token, "cancelled", error))
-        if task.status is _RUNNING or task.status is _QUEUED:
-            draft.actions.append(Abort(index, task.token, reason))
-        if task.status is _WAITING and task.due_at is None:
-            draft.actions.append(Unpark(index) if task.is_parked else CloseQuestion(index, task.token))
-        _clear_timer(draft, index, task)
-        _put(run, draft, index, _at_rest(task, _CANCELLED, error))
+    items = [place for place in run.tasks if is_item(place)]
+    for index in (*range(len(plan.tasks)), *items):
+        _cancel_task(plan, run, draft, index, error, reason)
     return _close(plan, run, draft, [], at)
+
+
+def _cancel_task(plan: Plan, run: RunState, draft: Transition, index: int, error: Error, reason: str) -> None:
+    """End it where it stands, unless it has ended."""
+    task = draft.tasks.get(index) or run.task(index)
+    if task.status in TERMINAL:
+        return
+    if task.status is _RUNNING and not task.lookups:
+        draft.actions.append(EndAttempt(index, task.attempt, task.token, "cancelled", error))
+    if task.status is _RUNNING or task.status is _QUEUED:
+        draft.actions.append(Abort(index, task.token, reason))
+    if task.status is _WAITING and not task.is_mapping:
+        _ask_no_more(plan, draft, index, task)
+    _clear_timer(draft, index, task)
+    _put(run, draft, index, _at_rest(task, _CANCELLED, error))
 
 
 def _paused(plan: Plan, run: RunState, event: Paused, at: int) -> Transition | None:
@@ -488,7 +543,7 @@ def _begin_withheld(
     elif task.lookups:
         _look_up(plan, run, draft, index, task, task.lookups)
     else:
-        _hand_out(plan, run, draft, index, task, ended)
+        _set_going(plan, run, draft, index, task, ended)
 
 
 def _attend(plan: Plan, run: RunState, at: int, *, attention: bool) -> Transition:
@@ -523,19 +578,47 @@ def _begun(task: TaskState) -> TaskState:
 
 def _at_rest(task: TaskState, status: TaskStatus, error: Error, due_at: int | None = None) -> TaskState:
     """The task held by nobody; what it has counted stays."""
-    return TaskState(status, task.attempt, task.token, due_at, task.retries_from, task.input, task.output, error)
+    return TaskState(
+        status, task.attempt, task.token, due_at, task.retries_from, task.input, task.output, error, items=task.items
+    )
 
 
 def _put(run: RunState, draft: Transition, index: int, task: TaskState) -> None:
     before = draft.tasks.get(index)
     if before is None:
         before = run.tasks.get(index)
+    if index >= ITEMS_MAX:
+        return _put_item(run, draft, index, before, task)
     counts = draft.counts
     if before is not None and not before.is_untouched:
         counts[before.status] -= 1
     if not task.is_untouched:
         counts[task.status] = counts.get(task.status, 0) + 1
     draft.tasks[index] = task
+
+
+def _put_item(run: RunState, draft: Transition, place: int, before: TaskState | None, task: TaskState) -> None:
+    """Open items count in the run's status, and those that have ended in their map's counters."""
+    if before is not None and before.status not in TERMINAL:
+        draft.counts[before.status] -= 1
+    if task.status not in TERMINAL:
+        draft.counts[task.status] = draft.counts.get(task.status, 0) + 1
+    counts = _counts(run, draft, task_of(place)).after(before, task)
+    _count(draft, task_of(place), counts)
+    if counts.output_bytes > PAYLOAD_BYTES_MAX and task.output is not None:
+        task = msgspec.structs.replace(task, output=None)  # no list will be made of so much
+    draft.tasks[place] = task
+
+
+def _counts(run: RunState, draft: Transition, index: int) -> ItemCounts:
+    counts = None if draft.maps is None else draft.maps.get(index)
+    return run.maps[index] if counts is None else counts
+
+
+def _count(draft: Transition, index: int, counts: ItemCounts) -> None:
+    if draft.maps is None:
+        draft.maps = {}
+    draft.maps[index] = counts
 
 
 def _clear_timer(draft: Transition, index: int, task: TaskState) -> None:
@@ -571,6 +654,8 @@ def _ready(
             return _skip(run, draft, index, task, CONDITION_FALSE, ended)
     if spec.wait is not None:
         return _wait(plan, run, draft, index, task, ended, at)
+    if spec.signal is not None:
+        return _listen(plan, run, draft, index, task, ended, at)
     if spec.approval is None:
         return _begin_body(plan, run, draft, index, task, ended)
     _ask(run, draft, index, task)
@@ -581,7 +666,7 @@ def _begin_body(plan: Plan, run: RunState, draft: Transition, index: int, task: 
     end that is ambiguous."""
     if task.attempt and plan.tasks[index].effect != "idempotent":
         return _doubt(plan, run, draft, index, task, RERUN)
-    _hand_out(plan, run, draft, index, task, ended)
+    _set_going(plan, run, draft, index, task, ended)
 
 
 def _begin_again(
@@ -590,18 +675,36 @@ def _begin_again(
     """An operator sends it out again: nothing asks its join or its condition, but its approval is not gone round."""
     if draft.control & PAUSES:
         _withhold(run, draft, index, task, "again")
-    elif plan.tasks[index].approval is not None and not task.attempt:
+    elif plan.at(index).approval is not None and not task.attempt:
         _ask(run, draft, index, task)
-    elif plan.tasks[index].wait is not None:
+    elif plan.at(index).wait is not None:
         _wait(plan, run, draft, index, task, ended, at)
+    elif plan.at(index).signal is not None:
+        _listen(plan, run, draft, index, task, ended, at)
     else:
-        _hand_out(plan, run, draft, index, task, ended)
+        _set_going(plan, run, draft, index, task, ended)
+
+
+def _set_going(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:
+    """Its body, or those of its items."""
+    begin_it = _hand_out if plan.at(index).map is None else _begin_map
+    begin_it(plan, run, draft, index, task, ended)
 
 
 def _ask(run: RunState, draft: Transition, index: int, task: TaskState) -> None:
     token = run.next_token(task)
     _put(run, draft, index, msgspec.structs.replace(task, status=_WAITING, token=token))
     draft.actions.append(Ask(index, token))
+
+
+def _ask_no_more(plan: Plan, draft: Transition, index: int, task: TaskState) -> None:
+    """Whatever a WAITING task waits for, but its timer, need not come any more."""
+    if task.is_parked:
+        draft.actions.append(Unpark(index))
+    elif plan.at(index).signal is not None:
+        draft.actions.append(StopListening(index))
+    elif plan.at(index).approval is not None:
+        draft.actions.append(CloseQuestion(index, task.token))
 
 
 def _wait(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int) -> None:
@@ -628,6 +731,70 @@ def _wait_no_more(run: RunState, draft: Transition, index: int, task: TaskState,
     ended.append(index)
 
 
+# == signals =========================================================================================================
+def _listen(
+    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int
+) -> None:
+    """WAITING for a signal, under the next token; what the run has kept for it is taken at once."""
+    spec, token, outputs = plan.tasks[index].signal, run.next_token(task), _outputs(plan, run, draft)
+    assert spec is not None
+    try:
+        key = spec.key_of(run.input, outputs, task.input)
+        due_at = None if spec.timeout is None else spec.timeout.due_at(at, run.input, outputs, None)
+    except PayloadError as e:
+        deaf = msgspec.structs.replace(task, token=token)
+        return _bury(run, draft, index, deaf, Error(e.reason, e.message, retryable=False), ended)
+    meant = None if key is None else msgspec.json.encode(key)
+    waiting = TaskState(_WAITING, task.attempt, token, due_at, task.retries_from, input=meant)
+    found = [
+        signal
+        for signal in run.signals.values()
+        if signal.name == spec.name and _is_meant(waiting, signal) and signal.signal_id not in draft.taken
+    ]
+    if found:
+        signal = min(found, key=lambda signal: signal.order)
+        draft.taken.append(signal.signal_id)
+        return _hear(run, draft, index, waiting, signal, ended)
+    if due_at is not None and due_at <= at:
+        return _hear_nothing(plan, run, draft, index, waiting, ended)
+    _put(run, draft, index, waiting)
+    draft.actions.append(Listen(index, token, spec.name, key))
+    if due_at is not None:
+        draft.actions.append(SetTimer(index, token, "wait", due_at))
+
+
+def _is_meant(task: TaskState, signal: Signalled) -> bool:
+    """Whether a signal of the right name is for this task."""
+    return signal.key is None or task.input == msgspec.json.encode(signal.key)
+
+
+def _has_heard(task: TaskState, signal: Signalled) -> bool:
+    """Whether the task took it already: it comes twice."""
+    if task.status is not _COMPLETED or task.output is None:
+        return False
+    return _decode_heard(task.output).signal_id == signal.signal_id
+
+
+def _hear(run: RunState, draft: Transition, index: int, task: TaskState, signal: Signalled, ended: list[int]) -> None:
+    draft.actions.append(TakeSignal(signal.signal_id, index, task.token))
+    sent_at = format_instant(from_microseconds(signal.sent_at))
+    heard = Heard("received", msgspec.Raw(signal.data), signal.by, sent_at, signal.signal_id)
+    _put(run, draft, index, msgspec.structs.replace(task, status=_COMPLETED, due_at=None, output=_encode(heard)))
+    ended.append(index)
+
+
+def _hear_nothing(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:
+    """It was told nothing in time: the task fails, or has that as its output, by declaration."""
+    spec = plan.tasks[index].signal
+    assert spec is not None
+    if spec.on_timeout == "fail":
+        error = Error("SIGNAL_TIMEOUT", f"no signal {spec.name} came in time", retryable=False)
+        return _bury(run, draft, index, task, error, ended)
+    told = msgspec.structs.replace(task, status=_COMPLETED, due_at=None, output=_encode(Heard("timed_out")))
+    _put(run, draft, index, told)
+    ended.append(index)
+
+
 def _hand_out(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:
     """QUEUED under the next token, with its input rendered; withheld while the run is paused.
 
@@ -649,10 +816,13 @@ def _hand_out(plan: Plan, run: RunState, draft: Transition, index: int, task: Ta
 
 def _render(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState) -> bytes:
     """The input of the task's body. Raises PayloadError."""
-    template = plan.tasks[index].template
+    spec = plan.at(index)
     if task.input is not None:
         return task.input
-    return run.input if template is None else template.render(run.input, _outputs(plan, run, draft))
+    if is_item(index):
+        items = _counts(run, draft, task_of(index)).items
+        return spec.render_item(run.input, _outputs(plan, run, draft), items, item_of(index) or 0)
+    return run.input if spec.template is None else spec.template.render(run.input, _outputs(plan, run, draft))
 
 
 def _hand_out_again(
@@ -669,7 +839,7 @@ def _lose_attempt(
     plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], *, has_begun: bool
 ) -> None:
     """Its worker is gone. A granted hand-out whose body provably never began uses up none of the tries."""
-    spec = plan.tasks[index]
+    spec = plan.at(index)
     draft.actions.append(EndAttempt(index, task.attempt, task.token, "lost", LOST))
     draft.actions.append(Abort(index, task.token, "lost"))
     _clear_timer(draft, index, task)
@@ -689,7 +859,7 @@ def _fail_attempt(
 ) -> None:  # fmt: skip
     draft.actions.append(EndAttempt(index, task.attempt, task.token, "failed", error))
     _clear_timer(draft, index, task)
-    if is_ambiguous and plan.tasks[index].effect != "idempotent":
+    if is_ambiguous and plan.at(index).effect != "idempotent":
         _doubt(plan, run, draft, index, task, error)
     else:
         _retry_or_bury(plan, run, draft, index, task, error, ended, at)
@@ -699,7 +869,7 @@ def _retry_or_bury(
     plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, error: Error, ended: list[int], at: int
 ) -> None:
     """An attempt failed: the next one after its backoff, or none."""
-    retry = plan.tasks[index].retry
+    retry = plan.at(index).retry
     tries = task.attempt - task.retries_from
     if not error.retryable or tries >= retry.attempts:
         return _bury(run, draft, index, task, error, ended)
@@ -719,7 +889,7 @@ def _retry_or_bury(
 # == an effect that may have happened ================================================================================
 def _doubt(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, error: Error) -> None:
     """An attempt ended, and nobody knows whether it had its effect: another could repeat it."""
-    if plan.tasks[index].effect == "reconcile":
+    if plan.at(index).effect == "reconcile":
         _look_up(plan, run, draft, index, msgspec.structs.replace(task, error=error), 1)
     else:
         _park(run, draft, index, task, error)
@@ -755,7 +925,7 @@ def _lookup_failed(
     plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, error: Error, at: int
 ) -> None:
     """Ask again after the task's own backoff, as often as its body would be tried; then ask a person."""
-    retry, number, doubt = plan.tasks[index].retry, task.lookups, task.error or LOST
+    retry, number, doubt = plan.at(index).retry, task.lookups, task.error or LOST
     _clear_timer(draft, index, task)
     if not error.retryable or number >= retry.attempts:
         return _park(run, draft, index, task, doubt, f"; its lookup failed: {error.message}")
@@ -786,7 +956,7 @@ def _take_as_done(
 ) -> None:
     """The effect happened, so the task is done; no attempt of it said so."""
     draft.actions.append(KeepOutput(index, output))
-    kept = output if plan.tasks[index].is_referenced else None
+    kept = output if plan.at(index).is_referenced else None
     _put(run, draft, index, TaskState(_COMPLETED, task.attempt, task.token, None, task.retries_from, output=kept))
     ended.append(index)
 
@@ -804,9 +974,136 @@ def _bury(run: RunState, draft: Transition, index: int, task: TaskState, error: 
     ended.append(index)
 
 
+# == maps ============================================================================================================
+def _begin_map(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:
+    """WAITING for its items under the next token. A list that cannot be read fails it, and uses the token up."""
+    if draft.control & PAUSES:
+        return _withhold(run, draft, index, task, "body")
+    spec, token = plan.tasks[index].map, run.next_token(task)
+    assert spec is not None
+    try:
+        given = task.input if task.input is not None else spec.over.render(run.input, _outputs(plan, run, draft))
+        items = read_list(given)
+    except PayloadError as e:
+        unread = msgspec.structs.replace(task, token=token)
+        return _bury(run, draft, index, unread, Error(e.reason, e.message, retryable=False), ended)
+    _put(run, draft, index, TaskState(_WAITING, token=token, input=given, items=len(items)))
+    _count(draft, index, ItemCounts(items))
+    _go_on(plan, run, draft, index, ended)
+
+
+def _item_ended(plan: Plan, run: RunState, draft: Transition, place: int, ended: list[int]) -> None:
+    index = task_of(place)
+    spec, task = plan.tasks[index].map, draft.tasks.get(index) or run.task(index)
+    if spec is None or not task.is_mapping:
+        return None
+    item, counts = draft.tasks[place], _counts(run, draft, index)
+    if item.status is _FAILED and spec.failures == "fail_fast":
+        why = item.error or LOST
+        message = f"{plan.name_of(place)} failed: {why.code}: {why.message}"
+        return _stop_map(plan, run, draft, index, task, Error("ITEM_FAILED", message, retryable=False), ended)
+    if counts.output_bytes > PAYLOAD_BYTES_MAX and plan.tasks[index].is_referenced:
+        return _stop_map(plan, run, draft, index, task, _too_large(counts.output_bytes), ended)
+    _go_on(plan, run, draft, index, ended)
+
+
+def _go_on(plan: Plan, run: RunState, draft: Transition, index: int, ended: list[int]) -> None:
+    """Hand items out for as long as there are some and it may have more under way; end the map behind the last."""
+    spec, counts = plan.tasks[index].map, _counts(run, draft, index)
+    assert spec is not None
+    while counts.begun < len(counts.items) and counts.open < spec.max_parallel:
+        place = place_of(index, counts.begun)
+        _hand_out(plan, run, draft, place, UNTOUCHED, ended)
+        if draft.tasks[place].status is _FAILED and spec.failures == "fail_fast":
+            return None  # the walk comes to it
+        counts = _counts(run, draft, index)
+    if not counts.open and counts.begun == len(counts.items):
+        _end_map(plan, run, draft, index, counts, ended)
+
+
+def _stop_map(
+    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, why: Error, ended: list[int]
+) -> None:
+    """Its items are not to go on. One whose effect may have happened is told from the others, should they come back."""
+    each = plan.tasks[index].each
+    stopped = Error("CANCELLED", f"{plan.tasks[index].name} failed", retryable=False)
+    for place in items_of(index, _counts(run, draft, index).begun):
+        item = draft.tasks.get(place) or run.task(place)
+        has_begun = item.status is _RUNNING or item.lookups > 0 or item.is_parked
+        is_doubtful = has_begun and each is not None and each.effect != "idempotent"
+        _cancel_task(plan, run, draft, place, msgspec.structs.replace(stopped, ambiguous=is_doubtful), "cancelled")
+    _put(run, draft, index, _at_rest(task, _FAILED, why))
+    ended.append(index)
+
+
+def _end_map(plan: Plan, run: RunState, draft: Transition, index: int, counts: ItemCounts, ended: list[int]) -> None:
+    spec, task = plan.tasks[index], draft.tasks.get(index) or run.task(index)
+    assert spec.map is not None
+    ended.append(index)
+    if counts.failed and spec.map.failures != "collect":
+        message = f"{counts.failed} of {len(counts.items)} items failed"
+        return _put(run, draft, index, _at_rest(task, _FAILED, Error("ITEM_FAILED", message, retryable=False)))
+    output = _gathered(run, draft, index, counts, spec.map.failures)
+    if output is None and spec.is_referenced:
+        return _put(run, draft, index, _at_rest(task, _FAILED, _too_large(counts.output_bytes)))
+    if output is not None:
+        draft.actions.append(KeepOutput(index, output))
+    kept = output if spec.is_referenced else None
+    _put(run, draft, index, msgspec.structs.replace(task, status=_COMPLETED, output=kept))
+
+
+def _too_large(size: int) -> Error:
+    message = f"the outputs of its items are {size:,} bytes or more, and {PAYLOAD_BYTES_MAX:,} are allowed in one list"
+    return Error("RESULT_TOO_LARGE", message, retryable=False)
+
+
+def _gathered(run: RunState, draft: Transition, index: int, counts: ItemCounts, failures: Failures) -> bytes | None:
+    """What its items gave, in the order of the list; None where that is too much for one output."""
+    if counts.output_bytes > PAYLOAD_BYTES_MAX:
+        return None
+    items = [draft.tasks.get(place) or run.task(place) for place in items_of(index, counts.begun)]
+    output = b"[%b]" % b",".join([item.output or b"null" for item in items])
+    if failures == "collect":
+        output = b'{"results":%b,"failures":%b}' % (output, _failures(items))
+    return output if len(output) <= PAYLOAD_BYTES_MAX else None
+
+
+def _failures(items: list[TaskState]) -> bytes:
+    failures = [
+        {"index": index, "code": item.error.code, "message": item.error.message}
+        for index, item in enumerate(items)
+        if item.status is _FAILED and item.error is not None
+    ]
+    return msgspec.json.encode(failures)
+
+
+def _reopen_map(plan: Plan, run: RunState, draft: Transition, index: int, ended: list[int]) -> None:
+    """An item is replayed: a map that had failed waits for its items again. What the failure had cancelled is handed
+    out again, what had not begun begins, and what has completed stays."""
+    task = run.task(index)
+    if task.status is not _FAILED:
+        return
+    _put(run, draft, index, msgspec.structs.replace(task, status=_WAITING, error=None))
+    _unskip(plan, run, draft, index)
+    for place in items_of(index, _counts(run, draft, index).begun):
+        item = draft.tasks.get(place) or run.task(place)
+        if item.status is not _CANCELLED:
+            continue
+        again = msgspec.structs.replace(item, retries_from=item.attempt, error=None)
+        if item.error is not None and item.error.ambiguous:
+            _doubt(plan, run, draft, place, again, item.error)
+        else:
+            _hand_out(plan, run, draft, place, again, ended)
+    _go_on(plan, run, draft, index, ended)
+
+
+# == the end of a decision ===========================================================================================
 def _close(plan: Plan, run: RunState, draft: Transition, ended: list[int], at: int) -> Transition:
     """Look at the joins behind every task that ended, then derive the run's status. Depth does not matter."""
     for index in ended:  # grows while it is walked
+        if index >= ITEMS_MAX:
+            _item_ended(plan, run, draft, index, ended)
+            continue
         for after in plan.tasks[index].dependants:
             task = draft.tasks.get(after) or run.tasks.get(after, UNTOUCHED)
             if task is not UNTOUCHED and not task.is_untouched:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from itertools import combinations_with_replacement
 from typing import Final, NamedTuple
 
+import msgspec
 from msgspec import Raw
 
-from headrace.expressions import compile_condition
+from headrace.expressions import compile_condition, compile_template
 from headrace.machine.actions import (
     Abort,
     Action,
@@ -25,8 +26,12 @@ from headrace.machine.actions import (
     Finish,
     Grant,
     KeepOutput,
+    KeepSignal,
+    Listen,
     Park,
     SetTimer,
+    StopListening,
+    TakeSignal,
     Transition,
     Unpark,
 )
@@ -43,10 +48,12 @@ from headrace.machine.event import (
     Reran,
     Resolved,
     Resumed,
+    Signalled,
     Supplied,
     Terminated,
 )
-from headrace.machine.plan import ApprovalPlan, Join, Plan, TaskPlan, WaitPlan
+from headrace.machine.place import items_of
+from headrace.machine.plan import ApprovalPlan, Failures, Join, MapPlan, Plan, SignalPlan, TaskPlan, WaitPlan
 from headrace.machine.run_state import RunState, TaskState
 from headrace.machine.status import PAUSED, TERMINAL, RunStatus, TaskStatus, derive_status
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
@@ -93,6 +100,8 @@ EVENTS: Final[dict[str, Say]] = {
     "Resolved: fail": lambda task, token: Resolved(task, token, "fail"),
     "Supplied": Supplied,
     "Reran": lambda task, _token: Reran(0, (task,)),
+    "Signalled": lambda _task, _token: Signalled("signal", "news"),
+    "Signalled, another name": lambda _task, _token: Signalled("signal", "olds"),
     "Cancelled": lambda _task, _token: Cancelled(),
     "Terminated": lambda _task, _token: Terminated(),
     "Paused": lambda _task, _token: Paused(),
@@ -100,7 +109,17 @@ EVENTS: Final[dict[str, Say]] = {
     "Isolated": lambda _task, _token: Isolated(_BROKEN),
     "Released": lambda _task, _token: Released(),
 }
-OF_A_RUN: Final = ("Reran", "Cancelled", "Terminated", "Paused", "Resumed", "Isolated", "Released")
+OF_A_RUN: Final = (
+    "Reran",
+    "Signalled",
+    "Signalled, another name",
+    "Cancelled",
+    "Terminated",
+    "Paused",
+    "Resumed",
+    "Isolated",
+    "Released",
+)
 
 
 class Scene:
@@ -188,6 +207,8 @@ class Row(NamedTuple):
     tell: Callable[[Edges], Scene]
 
 
+_NEWS: Final = SignalPlan("news", timeout=WaitPlan(length=10_000_000))
+_NEWS_OR_NONE: Final = msgspec.structs.replace(_NEWS, on_timeout="complete")
 _LOOKED_UP: Final = {"effect": "reconcile", "lookup": "lookup"}
 ROWS: Final = [
     Row("PENDING", "needs unmet", Scene),
@@ -206,7 +227,10 @@ ROWS: Final = [
     Row("WAITING", "parked", _story("Started, a claim", "Lost", effect="manual")),
     Row("WAITING", "then its body", _story(approval=_QUESTION)),
     Row("WAITING", "only a question", _story(approval=_QUESTION, run=None)),
+    Row("WAITING", "for its items", _story(map=MapPlan(compile_template([1, 2]), 2, "finish"))),
     Row("WAITING", "for an instant", _story(wait=WaitPlan(length=10_000_000), run=None, timeout=None)),
+    Row("WAITING", "for a signal", _story(signal=_NEWS, run=None, timeout=None)),
+    Row("WAITING", "or that none comes", _story(signal=_NEWS_OR_NONE, run=None, timeout=None)),
     Row("COMPLETED", "", _story("Succeeded")),
     Row("FAILED", "a dead letter", _story("Failed, not retryable")),
     Row("FAILED", "rejected", _story("Decided rejected", approval=_QUESTION)),
@@ -259,6 +283,14 @@ def draw() -> str:
             "is SKIPPED because something before it failed; `open` has not ended.",
             "",
             *_joins(),
+            "",
+            "## Maps",
+            "",
+            "An item of a map is a task like any other: the tables above are its own. What the map becomes, and its",
+            "items, when two of three items have ended like this one after the other, the third goes on, and a fourth",
+            "has not begun.",
+            "",
+            *_maps(),
             "",
             "## Status of a run",
             "",
@@ -344,7 +376,7 @@ def _after(transition: Transition) -> str:
 
 def _words(transition: Transition) -> Iterator[str]:
     for action in transition.actions:
-        if not isinstance(action, Finish) and action.task == SUBJECT:
+        if isinstance(action, KeepSignal) or (not isinstance(action, Finish) and action.task == SUBJECT):
             yield f"{type(action).__name__}{_detail(action)}"
 
 
@@ -363,9 +395,9 @@ def _detail(action: Action) -> str:
             return f" {action.status}"
         case BuryTask() | Park():
             return f" {action.error.code}"
-        case Ask() | CloseQuestion() | Grant():
+        case Ask() | CloseQuestion() | Grant() | Listen() | TakeSignal():
             return f" token {action.token}"
-        case ClearTimer() | KeepOutput() | Unpark():
+        case ClearTimer() | KeepOutput() | Unpark() | StopListening() | KeepSignal():
             return ""
         case Finish():
             return f" {action.status}"
@@ -404,6 +436,32 @@ def _joined(join: Join, ends: tuple[str, ...]) -> str:
                 run.apply(transition)
     state = run.task(4)
     return state.status.upper() + (f"<br/>{state.error.code}" if state.error else "")
+
+
+_FAILURES: Final[tuple[Failures, ...]] = ("fail_fast", "finish", "collect")
+
+
+def _maps() -> Iterator[str]:
+    yield "| items | " + " | ".join(f"`{failures}`" for failures in _FAILURES) + " |"
+    yield "|---|" + "---|" * len(_FAILURES)
+    for ends in ("completed, completed", "completed, failed", "failed, completed", "failed, failed"):
+        for then in ("", "completed", "failed"):
+            story = ends.split(", ") + ([then] * 2 if then else [])
+            what = ends + (f"; then both others {then}" if then else "")
+            yield f"| {what} | " + " | ".join(_mapped(failures, story) for failures in _FAILURES) + " |"
+
+
+def _mapped(failures: Failures, ends: list[str]) -> str:
+    plan = Plan("mapped", [TaskPlan(0, "map", run="body", map=MapPlan(compile_template([1, 2, 3, 4]), 3, failures))])
+    run = RunState(b"mapped", plan, b"{}")
+    run.apply(begin(plan, run, 0))
+    for place, end in zip(items_of(0), ends, strict=False):
+        event = Succeeded(place, 1, _NONCE) if end == "completed" else Failed(place, 1, _NONCE, _HOPELESS)
+        transition = advance(plan, run, event, 0)
+        if transition is not None:
+            run.apply(transition)
+    items = [run.task(place).status for place in items_of(0, 4) if place in run.tasks]
+    return f"{run.task(0).status.upper()}<br/>{', '.join(items)}"
 
 
 def _statuses() -> Iterator[str]:

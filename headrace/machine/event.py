@@ -94,6 +94,26 @@ class Reran(msgspec.Struct, frozen=True):
     by: str = ""
 
 
+class Signalled(msgspec.Struct, frozen=True):
+    """Something was told to the run from outside. While no task waits for it, the run keeps it as it is."""
+
+    signal_id: str
+    """Made by the engine when it was stored; one signal counts once."""
+    name: str
+    data: bytes = b"null"
+    """JSON."""
+    key: str | None = None
+    """Only for a task that waits for this key; None: for any that waits for the name."""
+    by: str = ""
+    sent_at: int = 0
+    """When it was stored: the database's clock, microseconds UTC."""
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Signals are taken in the order in which they were stored, which is that of each sender."""
+        return self.sent_at, self.signal_id
+
+
 class Isolated(msgspec.Struct, frozen=True):
     """Deciding one of this run's events raised: the run stands aside until a person has looked."""
 
@@ -122,6 +142,7 @@ MachineEvent = (
     | Resolved
     | Supplied
     | Reran
+    | Signalled
     | Isolated
     | Released
 )

@@ -1,10 +1,13 @@
 """A run in memory: a cache of what Postgres holds, valid at `row_version`."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from headrace.machine.plan import Plan
+from headrace.machine.event import Signalled
+from headrace.machine.place import ITEMS_MAX, is_item, items_of, task_of
+from headrace.machine.plan import Plan, read_list
 from headrace.machine.status import TERMINAL, RunStatus, TaskStatus, derive_status
 from headrace.messages import Error
 
@@ -21,12 +24,13 @@ class TaskState(msgspec.Struct, frozen=True):
     token: int = 0
     """Of the latest hand-out; 0 until the first. Rises by one, or to above the run's `token_floor`."""
     due_at: int | None = None
-    """When its timer is due (backoff while PENDING, time-out while RUNNING, the end of a wait while WAITING);
-    microseconds UTC."""
+    """When its timer is due (backoff while PENDING, time-out while RUNNING, the end of a wait, also of one for a
+    signal, while WAITING); microseconds UTC."""
     retries_from: int = 0
     """Attempts that the retry policy does not count: those before the last replay, and those handed back."""
     input: bytes | None = None
-    """JSON given by an operator at a replay, instead of the rendered input."""
+    """JSON given by an operator at a replay, instead of the rendered input. Of a task that waits for a signal: the key
+    of that signal, once the wait has begun."""
     output: bytes | None = None
     """JSON; kept in memory only while some template may still read it."""
     error: Error | None = None
@@ -41,6 +45,8 @@ class TaskState(msgspec.Struct, frozen=True):
     """From where a PENDING task goes on when the pause of its run ends: `turn`, its join has allowed it to run;
     `again`, an operator has sent it out again; `body`, past its condition and its approval, or its lookup while
     `lookups` counts."""
+    items: int | None = None
+    """How many items a map has, once its list is known; that is then its `input`."""
 
     @property
     def is_parked(self) -> bool:
@@ -51,6 +57,46 @@ class TaskState(msgspec.Struct, frozen=True):
     def is_untouched(self) -> bool:
         """Its join is undecided: nothing but the graph makes it begin."""
         return self.status is TaskStatus.PENDING and self.due_at is None and not self.withheld
+
+    @property
+    def is_mapping(self) -> bool:
+        """WAITING for the items of its map."""
+        return self.status is TaskStatus.WAITING and self.items is not None
+
+
+class ItemCounts(msgspec.Struct, frozen=True):
+    """How far a map has come. Changed by one for each item that begins or ends, and never counted while it runs."""
+
+    items: list[msgspec.Raw]
+    """The list; never changed."""
+    begun: int = 0
+    """Items that were handed out: the first so many of the list."""
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    output_bytes: int = 0
+    """Of what the completed ones gave."""
+
+    @property
+    def open(self) -> int:
+        return self.begun - self.completed - self.failed - self.cancelled
+
+    def after(self, before: TaskState | None, task: TaskState) -> "ItemCounts":
+        """With one item as it is now. before: None when it had not begun."""
+        change = {TaskStatus.COMPLETED: 0, TaskStatus.FAILED: 0, TaskStatus.CANCELLED: 0}
+        if before is not None and before.status in change:
+            change[before.status] -= 1
+        if task.status in change:
+            change[task.status] += 1
+        size = len(task.output or b"null") if task.status is TaskStatus.COMPLETED else 0
+        return ItemCounts(
+            self.items,
+            self.begun + (before is None),
+            self.completed + change[TaskStatus.COMPLETED],
+            self.failed + change[TaskStatus.FAILED],
+            self.cancelled + change[TaskStatus.CANCELLED],
+            self.output_bytes + size,
+        )
 
 
 UNTOUCHED: Final = TaskState(TaskStatus.PENDING)
@@ -65,9 +111,11 @@ class RunState:
         "counts",
         "input",
         "key",
+        "maps",
         "missing",
         "plan",
         "row_version",
+        "signals",
         "status",
         "tasks",
         "token_floor",
@@ -85,9 +133,11 @@ class RunState:
         control: int = 0,
         tasks: dict[int, TaskState] | None = None,
         token_floor: int = 0,
+        signals: Iterable[Signalled] = (),
     ) -> None:
         """key: the run id's text form as bytes. tasks: those that were ever touched. token_floor: every hand-out from
-        here on has a higher token than this, so that none is used again that a lost future may have used."""
+        here on has a higher token than this, so that none is used again that a lost future may have used. signals:
+        those it keeps."""
         self.key, self.plan, self.input = key, plan, input
         self.row_version, self.attention, self.token_floor = row_version, attention, token_floor
         self.control = control
@@ -97,11 +147,17 @@ class RunState:
         """Of tasks that are not decided yet: how many of their needs have not ended. Not of chained ones."""
         self.wanted: dict[int, int] = {}
         """Of those with a quorum: how many needs have yet to complete."""
+        self.signals: dict[str, Signalled] = {signal.signal_id: signal for signal in signals}
+        """By id: those that no task has taken yet."""
+        self.maps: dict[int, ItemCounts] = {}
+        """Of maps whose items are known, until they have completed."""
         for index, task in self.tasks.items():
-            if not task.is_untouched:
+            if not task.is_untouched and (index < ITEMS_MAX or task.status not in TERMINAL):
                 self.counts[task.status] = self.counts.get(task.status, 0) + 1
-            if task.status in TERMINAL:
+            if index < ITEMS_MAX and task.status in TERMINAL:
                 self._count_ended(index, is_completed=task.status is TaskStatus.COMPLETED)
+            if task.items is not None and task.status is not TaskStatus.COMPLETED:
+                self.maps[index] = self._count_items(index, task)
         self.status: RunStatus = derive_status(len(plan.tasks), self.counts, attention=attention, control=control)
 
     def _count_ended(self, index: int, *, is_completed: bool) -> None:
@@ -112,8 +168,21 @@ class RunState:
                 if is_completed and spec.quorum is not None:
                     self.wanted[after] = self.wanted.get(after, spec.quorum) - 1
 
+    def _count_items(self, index: int, task: TaskState) -> ItemCounts:
+        counts = ItemCounts(read_list(task.input or b"[]"))
+        for place in items_of(index, len(counts.items)):
+            item = self.tasks.get(place)
+            if item is None:
+                break
+            counts = counts.after(None, item)
+        return counts
+
     def task(self, index: int) -> TaskState:
         return self.tasks.get(index, UNTOUCHED)
+
+    def has_put_away(self, index: int) -> bool:
+        """Whether it may be an item of a map that has completed: those are not loaded again."""
+        return is_item(index) and self.task(task_of(index)).status is TaskStatus.COMPLETED
 
     def next_token(self, task: TaskState) -> int:
         return max(task.token, self.token_floor) + 1
@@ -125,6 +194,12 @@ class RunState:
             self.missing.update(transition.missing)
         if transition.wanted is not None:
             self.wanted.update(transition.wanted)
+        if transition.kept is not None:
+            self.signals[transition.kept.signal_id] = transition.kept
+        for signal_id in transition.taken:
+            del self.signals[signal_id]
+        if transition.maps is not None:
+            self.maps.update(transition.maps)
         self.counts, self.attention, self.status = transition.counts, transition.attention, transition.status
         self.control = transition.control
         self.row_version += 1

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from headrace.machine import RunStatus, TaskStatus
+from headrace.machine.place import is_item, task_of
 from headrace.machine.status import RUN_TERMINAL
 from state.explain.cause import NAMES_MAX, Act, Cause, Code, Kind, Object
 from state.explain.engine import causes_in_engine
@@ -24,12 +25,12 @@ CAUSES_MAX: Final = 50
 
 _PERSON: Final = frozenset({
     Code.NEEDS_ATTENTION, Code.WITHHELD, Code.PARKED, Code.APPROVAL_OPEN, Code.NO_WORKER, Code.TIMER_MISSING,
-    Code.APPROVAL_MISSING, Code.PARKED_MISSING, Code.JOIN_MISSED,
+    Code.APPROVAL_MISSING, Code.PARKED_MISSING, Code.JOIN_MISSED, Code.ITEMS_MISSED,
 })  # fmt: skip
 """Nothing but a person, or a sweep that finds what must not be, moves these."""
 _ON_ITS_WAY: Final = frozenset({
-    Code.NEEDS_UNFINISHED, Code.BACKOFF, Code.WAIT, Code.RUNNING, Code.RECEIVED, Code.IN_PREFETCH, Code.NOT_RECEIVED,
-    Code.NOT_PUBLISHED,
+    Code.NEEDS_UNFINISHED, Code.BACKOFF, Code.WAIT, Code.ITEMS_OPEN, Code.RUNNING, Code.RECEIVED,
+    Code.IN_PREFETCH, Code.NOT_RECEIVED, Code.NOT_PUBLISHED,
 })  # fmt: skip
 
 
@@ -51,8 +52,10 @@ def explain_task(facts: Facts, index: int) -> list[Cause]:
     """Why the task does not move, nearest cause first; for one that has ended: how and why. Never empty."""
     if index in facts.ended:
         return [*_requests(facts, index), *causes_of_ended_task(facts, index)]
+    items = [place for place in facts.tasks if is_item(place) and task_of(place) == index]
+    chains = [causes_of_open_task(facts, place) for place in (index, *items)]
     causes = [*_attention(facts), *_requests(facts, index)]
-    causes += [*_pauses(facts), *causes_of_open_task(facts, index)]
+    causes += [*_pauses(facts), *_merged(cause for chain in chains for cause in chain)]
     return _limited(causes, causes_in_engine(facts))
 
 
@@ -92,10 +95,8 @@ def _run_ended(facts: Facts) -> Iterator[Cause]:
         yield Cause(Code.RUN_TERMINATED, text, run, never, facts.changed_at)
     else:
         failed = next((i for i, task in facts.tasks.items() if task.status is TaskStatus.FAILED), None)
-        name = f": task {facts.plan.tasks[failed].name} failed first" if failed is not None else ""
-        yield Cause(
-            Code.RUN_FAILED, f"The run has failed{name}.", run, "a replay of what failed, or a rerun", facts.changed_at
-        )
+        name = f": task {name_of(facts, failed)} failed first" if failed is not None else ""
+        yield Cause(Code.RUN_FAILED, f"The run has failed{name}.", run, "a replay, or a rerun", facts.changed_at)
         if failed is not None:
             yield from causes_of_ended_task(facts, failed)
         if facts.stop is not None and facts.stop.kind == "cancelled":
@@ -182,6 +183,7 @@ _REQUEST: Final = {
     "replayed": "the replay",
     "released": "the release",
     "resolved": "the resolution",
+    "signalled": "a signal",
 }
 
 

@@ -47,13 +47,30 @@ class Parked(NamedTuple):
     resolved_by: str | None = None
 
 
+class Listening(NamedTuple):
+    """The row of a task that waits for a signal."""
+
+    name: str
+    key: str | None
+    began_at: datetime
+
+
 class Letter(NamedTuple):
     dead_letter_id: UUID
     status: str
 
 
+class Items(NamedTuple):
+    """How far a map has come."""
+
+    total: int
+    begun: int
+    completed: int
+    failed: int
+
+
 class TaskFacts(NamedTuple):
-    """A task that has a row."""
+    """A task, or an item of a map, that has a row."""
 
     task: int
     status: TaskStatus
@@ -76,10 +93,13 @@ class TaskFacts(NamedTuple):
     letter: Letter | None = None
     lookups: int = 0
     parked: Parked | None = None
+    listening: Listening | None = None
     last_error: str | None = None
     """The code of the last attempt that ended."""
     withheld: bool = False
     """It may begin, and does when the pause of its run ends."""
+    items: Items | None = None
+    """Of a map whose list is known."""
 
     @property
     def is_untouched(self) -> bool:
@@ -162,7 +182,7 @@ class Facts(NamedTuple):
     engine: Engine
     lease: timedelta
     ended: frozenset[int] = frozenset()
-    """Tasks in a terminal state."""
+    """Tasks of the graph in a terminal state."""
     tasks: Mapping[int, TaskFacts] = {}
     """Those that were looked at, in order."""
     open_tasks: int = 0

@@ -7,8 +7,9 @@ from typing import assert_never
 
 from headrace.instant import format_instant
 from headrace.machine import RunStatus, TaskStatus
+from headrace.machine.place import is_item
 from state.explain.cause import NAMES_MAX, Act, Cause, Code, Object
-from state.explain.facts import Facts, Failure, Question, Queue, Session, TaskFacts
+from state.explain.facts import Facts, Failure, Items, Question, Queue, Session, TaskFacts
 from state.explain.words import (
     DECIDED,
     DOCTOR,
@@ -194,13 +195,13 @@ def _on_the_way(facts: Facts, task: TaskFacts) -> list[Cause]:
 def _log_gone_at(facts: Facts, task: TaskFacts) -> datetime | None:
     """When the log that the command was in was lost, if that was after it was handed out."""
     gap_at = facts.engine.relay.gap_at if facts.engine.relay else None
-    since = facts.engine.logs.get(facts.plan.tasks[task.task].queue)
+    since = facts.engine.logs.get(facts.plan.at(task.task).queue)
     return max((at for at in (gap_at, since) if at is not None and at > task.changed_at), default=None)
 
 
 def _no_taker(facts: Facts, task: TaskFacts) -> list[Cause]:
     """Why no worker of the queue can take it now; empty when one could."""
-    queue = facts.plan.tasks[task.task].queue
+    queue = facts.plan.at(task.task).queue
     workers = facts.queues.get(queue, Queue())
     ahead = facts.ahead.get(queue, 0)
     if not workers.sessions:
@@ -223,7 +224,7 @@ def _no_taker(facts: Facts, task: TaskFacts) -> list[Cause]:
 
 
 def _backlog(facts: Facts, task: TaskFacts, ahead: int) -> Cause:
-    queue = facts.plan.tasks[task.task].queue
+    queue = facts.plan.at(task.task).queue
     text = f"At least {ahead} older commands wait in queue {queue}."
     cause = Cause(Code.BACKLOG, text, queue_object(queue), "the workers get to it", task.changed_at)
     return holding_up(facts, task.task, cause)
@@ -231,7 +232,7 @@ def _backlog(facts: Facts, task: TaskFacts, ahead: int) -> Cause:
 
 def _not_received(facts: Facts, task: TaskFacts) -> Cause:
     """Published, a worker has room, and none lists it."""
-    queue = facts.plan.tasks[task.task].queue
+    queue = facts.plan.at(task.task).queue
     if facts.now - task.changed_at > 2 * facts.lease and not facts.ahead.get(queue):
         return _lost_command(facts, task, "workers with room do not list it", task.changed_at)
     text = f"The command of task {name_of(facts, task.task)} was published {ago(facts, task.changed_at)}; no session "
@@ -253,7 +254,7 @@ def _lost_command(facts: Facts, task: TaskFacts, why: str, since: datetime) -> C
 
 def _listed(facts: Facts, task: TaskFacts) -> list[Cause]:
     """A session has received it, and has not said that its body began."""
-    lister, spec = task.lister, facts.plan.tasks[task.task]
+    lister, spec = task.lister, facts.plan.at(task.task)
     assert lister is not None
     if gone := _gone(facts, task, lister):
         return [gone]
@@ -275,7 +276,7 @@ def _listed(facts: Facts, task: TaskFacts) -> list[Cause]:
 def _unknown_body(facts: Facts, task: TaskFacts) -> list[Cause]:
     if task.last_error != "UNKNOWN_TASK":
         return []
-    spec = facts.plan.tasks[task.task]
+    spec = facts.plan.at(task.task)
     text = f"The last worker of queue {spec.queue} that got task {spec.name} does not know the body {spec.run}."
     moves = f"a worker that has {spec.run} takes it"
     acts = [Act("headrace worker APP", "GET /workers")]
@@ -374,11 +375,12 @@ def _drain(facts: Facts, task: TaskFacts, session: Session) -> list[Cause]:
 
 def _looking_up(facts: Facts, task: TaskFacts) -> list[Cause]:
     """An attempt ended without anybody knowing whether its effect happened; what it was is kept as the error."""
-    spec = facts.plan.tasks[task.task]
+    spec = facts.plan.at(task.task)
     if not task.lookups:
         return []
     why = task.error.message or task.error.code if task.error else "nobody knows why"
-    text = f"Task {spec.name} ended without a known outcome ({why}); {spec.lookup} is asked what became of its effect."
+    text = f"Task {name_of(facts, task.task)} ended without a known outcome ({why}); "
+    text += f"{spec.lookup} is asked what became of its effect."
     moves = f"{spec.lookup} answers: it happened, it did not, or unknown"
     return [
         holding_up(
@@ -391,8 +393,12 @@ def _looking_up(facts: Facts, task: TaskFacts) -> list[Cause]:
 def _waiting(facts: Facts, task: TaskFacts) -> list[Cause]:
     if task.error is not None:
         return [holding_up(facts, task.task, _parked(facts, task, task.error))]
+    if facts.plan.at(task.task).signal is not None:
+        return _listening(facts, task)
     if task.due_at is not None:
         return [_until(facts, task, task.due_at)]
+    if task.items is not None:
+        return [_mapping(facts, task, task.items)]
     question = task.question
     name = name_of(facts, task.task)
     if question is None or question.status == "cancelled":
@@ -412,6 +418,21 @@ def _waiting(facts: Facts, task: TaskFacts) -> list[Cause]:
     return [holding_up(facts, task.task, cause)]
 
 
+def _mapping(facts: Facts, task: TaskFacts, items: Items) -> Cause:
+    """It waits for its items, which have causes of their own."""
+    name, under_way = name_of(facts, task.task), items.begun - items.completed - items.failed
+    text = f"Task {name} works through its list: of {items.total} items {items.completed} have completed"
+    text += f", {items.failed} have failed" if items.failed else ""
+    text += f", {items.total - items.begun} have not begun" if items.total > items.begun else ""
+    if under_way:
+        this = task_object(facts, task.task)._replace(link=f"/runs/{facts.run_id}/tasks/{name}/items")
+        text, moves = f"{text}, and {under_way} are under way.", "an item ends"
+        return holding_up(facts, task.task, Cause(Code.ITEMS_OPEN, text, this, moves, task.changed_at))
+    text, this = f"{text}, and none is under way.", task_object(facts, task.task)
+    cause = Cause(Code.ITEMS_MISSED, text, this, MUST_NOT_BE, task.changed_at, acts=[DOCTOR])
+    return holding_up(facts, task.task, cause)
+
+
 def _until(facts: Facts, task: TaskFacts, due_at: datetime) -> Cause:
     """It waits for an instant, and for nobody."""
     name = name_of(facts, task.task)
@@ -422,6 +443,29 @@ def _until(facts: Facts, task: TaskFacts, due_at: datetime) -> Cause:
         timer, moves = _timer_object(facts, task), "Due: the timer sweep says so"
         return holding_up(facts, task.task, Cause(Code.WAIT, text, timer, moves, task.changed_at, due_at))
     return _timer_overdue(facts, task, due_at, f"The wait of task {name} was over", "")
+
+
+def _listening(facts: Facts, task: TaskFacts) -> list[Cause]:
+    """It waits for a signal, and, where that has one, for its time-out."""
+    name, row, due_at = name_of(facts, task.task), task.listening, task.due_at
+    causes = []
+    if due_at is not None and task.timer is None:
+        causes.append(_timer_missing(facts, task, "the time-out of its wait"))
+    elif due_at is not None and due_at <= facts.now:
+        causes.append(_timer_overdue(facts, task, due_at, f"The time-out of task {name} was", ""))
+    if row is None:
+        text = f"Task {name} waits for a signal, and is not among those that do."
+        this = task_object(facts, task.task)
+        missing = Cause(Code.SIGNAL_WAIT_MISSING, text, this, MUST_NOT_BE, task.changed_at, acts=[DOCTOR])
+        return [*causes, holding_up(facts, task.task, missing)]
+    key = f" with key {row.key!r}" if row.key is not None else ""
+    until = f", until {format_instant(due_at)}, {in_how_long(facts, due_at)}" if due_at and due_at > facts.now else ""
+    text = f"Task {name} waits for signal {row.name}{key}, since {ago(facts, row.began_at)}{until}."
+    option = f" --key {row.key}" if row.key is not None else ""
+    acts = [Act(f"headrace signal {facts.run_id} {row.name}{option}", f"POST /runs/{facts.run_id}/signals")]
+    moves = "Signalled: somebody sends it"
+    awaited = Cause(Code.SIGNAL_AWAITED, text, task_object(facts, task.task), moves, row.began_at, due_at, acts)
+    return [*causes, holding_up(facts, task.task, awaited)]
 
 
 def _asked(facts: Facts, name: str, question: Question) -> Cause:
@@ -487,6 +531,8 @@ def causes_of_ended_task(facts: Facts, index: int) -> Iterator[Cause]:
     elif status is TaskStatus.CANCELLED:
         how = "terminated" if facts.status is RunStatus.TERMINATED else "cancelled"
         text = f"Task {name} was {how} with its run{by_whom(facts.stop)}."
+        if task is not None and is_item(index) and facts.stop is None and task.error is not None:
+            text = f"Item {name} was cancelled: {task.error.message}."
         yield holding_up(facts, index, Cause(Code.TASK_CANCELLED, text, this, never, at))
     else:
         yield holding_up(facts, index, Cause(Code.TASK_COMPLETED, f"Task {name} has completed.", this, never, at))
@@ -503,6 +549,11 @@ def _failed(facts: Facts, task: TaskFacts) -> Cause:
     why = f": {task.error.code} {task.error.message}".rstrip() if task.error else ""
     text = f"Task {name_of(facts, task.task)} failed at attempt {task.attempt} of {tries_max(facts, task)}{why}."
     points_to, acts, moves = task_object(facts, task.task), [], "nothing: it has ended"
+    if task.items is not None:
+        text = f"Task {name_of(facts, task.task)} failed, with {task.items.completed} of {task.items.total} items"
+        text, moves = f"{text} completed{why}.", "a replay of the dead letters of its items"
+        items = f"/runs/{facts.run_id}/tasks/{name_of(facts, task.task)}/items?status=failed"
+        acts = [Act(f"headrace show {facts.run_id} --task {name_of(facts, task.task)} --status failed", f"GET {items}")]
     if task.letter is not None:
         letter = task.letter.dead_letter_id
         points_to = Object("dead_letter", str(letter), f"/dead-letters/{letter}")

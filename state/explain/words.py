@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from headrace.machine.place import task_of
 from state.explain.cause import NAMES_MAX, Act, Cause, Object
 from state.explain.facts import Facts, Question, Session, Stop, TaskFacts
 
@@ -25,7 +26,7 @@ def holding_up(facts: Facts, index: int, cause: Cause) -> Cause:
 
 
 def name_of(facts: Facts, index: int) -> str:
-    return facts.plan.tasks[index].name if 0 <= index < len(facts.plan.tasks) else f"#{index}"
+    return facts.plan.name_of(index) if 0 <= task_of(index) < len(facts.plan.tasks) else f"#{index}"
 
 
 def path_of(facts: Facts, between: Sequence[int]) -> str:
@@ -62,7 +63,7 @@ def short_id(session_id: UUID | None) -> str:
 
 
 def tries_max(facts: Facts, task: TaskFacts) -> int:
-    return facts.plan.tasks[task.task].retry.attempts + task.retries_from
+    return facts.plan.at(task.task).retry.attempts + task.retries_from
 
 
 def in_brackets(code: str | None) -> str:

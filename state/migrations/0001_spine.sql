@@ -98,7 +98,8 @@ CREATE TABLE trigger_key (
   CONSTRAINT trigger_key_key PRIMARY KEY (namespace, key)
 );
 
--- A task from its first hand-out on; before that it is PENDING, follows from the graph and has no row.
+-- A task from its first hand-out on; before that it is PENDING, follows from the graph and has no row. `task` is its position in the graph, here
+-- and wherever a task is named; an item of a map is a task with the number (task + 1) * 10000 + item, so the graph's own are below 10000.
 CREATE TABLE task (
   run_id uuid NOT NULL,
   task int NOT NULL,
@@ -118,7 +119,14 @@ CREATE TABLE task (
   input json,
   output json,
   error json,
+  -- Of a map whose list is known (that is its input): how many items there are, have begun, completed and failed. For people and for the doctor;
+  -- whoever decides counts the items' own states.
+  items int,
+  items_begun int,
+  items_completed int,
+  items_failed int,
   CONSTRAINT task_key PRIMARY KEY (run_id, task),
+  CONSTRAINT task_items_add_up CHECK (items_begun <= items AND items_completed + items_failed <= items_begun),
   -- An attempt is a hand-out whose body began.
   CONSTRAINT task_attempts_within_tokens CHECK (attempt <= token),
   CONSTRAINT task_open_has_a_token CHECK (status NOT IN ('queued', 'running', 'waiting') OR token > 0),
@@ -188,7 +196,7 @@ CREATE INDEX timer_due ON timer (due_at);
 CREATE TABLE inbox (
   inbox_id uuid CONSTRAINT inbox_key PRIMARY KEY,
   run_id uuid NOT NULL,
-  kind text NOT NULL CONSTRAINT inbox_kind_known CHECK (kind IN ('cancelled', 'decided', 'replayed', 'resolved', 'released',
+  kind text NOT NULL CONSTRAINT inbox_kind_known CHECK (kind IN ('cancelled', 'decided', 'replayed', 'resolved', 'released', 'signalled',
                                                              'terminated', 'paused', 'resumed', 'supplied', 'reran')),
   body json NOT NULL,
   actor text NOT NULL DEFAULT '',
@@ -198,6 +206,47 @@ CREATE TABLE inbox (
 );
 CREATE INDEX inbox_unapplied ON inbox (created_at) WHERE applied_at IS NULL;
 CREATE INDEX inbox_of_a_run ON inbox (run_id) WHERE applied_at IS NULL;
+
+-- What was told to a run from outside: stored before it is matched, under the id of its row in `inbox`. It leaves 'sent' when its run takes
+-- note of it: a task takes it, or the run keeps it until one does. Refused: the run had ended when it came.
+CREATE TABLE signal (
+  signal_id uuid CONSTRAINT signal_key PRIMARY KEY,
+  namespace text NOT NULL DEFAULT 'default',
+  run_id uuid NOT NULL,
+  name text NOT NULL,
+  -- Only for a task that waits for this key; null: for any that waits for the name.
+  key text,
+  data json NOT NULL,
+  -- The sender's own name for it: sent twice, it is one signal.
+  sender_id text,
+  actor text NOT NULL DEFAULT '',
+  sent_at timestamptz NOT NULL DEFAULT now(),
+  status text NOT NULL DEFAULT 'sent' CONSTRAINT signal_status_known CHECK (status IN ('sent', 'kept', 'taken', 'refused')),
+  -- Who took it, and by which move of the run.
+  task int,
+  token int,
+  row_version int,
+  settled_at timestamptz,
+  reason text,
+  CONSTRAINT signal_taken_by_a_task CHECK ((status = 'taken') = (task IS NOT NULL AND token IS NOT NULL AND row_version IS NOT NULL)),
+  CONSTRAINT signal_refused_for_a_reason CHECK ((status = 'refused') = (reason IS NOT NULL)),
+  CONSTRAINT signal_settled_once CHECK ((settled_at IS NOT NULL) = (status IN ('taken', 'refused')))
+);
+CREATE INDEX signal_of_a_run ON signal (run_id, sent_at, signal_id);
+CREATE UNIQUE INDEX signal_of_its_sender ON signal (run_id, sender_id) WHERE sender_id IS NOT NULL;
+CREATE UNIQUE INDEX signal_completes_one_task ON signal (run_id, task, token) WHERE status = 'taken';
+
+-- A task that waits for a signal. The task is WAITING, and its input is the key.
+CREATE TABLE signal_wait (
+  run_id uuid NOT NULL,
+  task int NOT NULL,
+  token int NOT NULL,
+  namespace text NOT NULL DEFAULT 'default',
+  name text NOT NULL,
+  key text,
+  began_at timestamptz NOT NULL DEFAULT now(),
+  CONSTRAINT signal_wait_key PRIMARY KEY (run_id, task)
+);
 
 CREATE TABLE approval (
   approval_id uuid CONSTRAINT approval_key PRIMARY KEY,
@@ -379,7 +428,8 @@ CREATE VIEW replay_outcome AS
     SELECT s.dead_letter_id FROM dead_letter s WHERE s.replay_of = d.dead_letter_id ORDER BY s.created_at LIMIT 1) n ON true
   -- A cancel that reached the run before the replay did: the task stays as it is, failed.
   LEFT JOIN LATERAL (
-    SELECT true AS overtook FROM task x WHERE x.run_id = d.run_id AND x.status = 'cancelled' AND t.token = d.token LIMIT 1) c ON true
+    SELECT true AS overtook FROM task x
+    WHERE x.run_id = d.run_id AND x.status = 'cancelled' AND x.task < 10000 AND t.token = d.token LIMIT 1) c ON true
   WHERE d.status = 'replayed';
 
 -- The histories that this database has gone through, the last one at the end: a promoted standby begins another, as does a restore. What the

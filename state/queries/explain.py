@@ -11,12 +11,15 @@ from confluent_kafka import murmur2
 
 from headrace.errors import NotFoundError
 from headrace.machine import Plan, RunStatus, TaskStatus
+from headrace.machine.place import is_item
 from headrace.machine.status import WORKFLOW_PAUSED
 from state.explain import (
     Engine,
     Facts,
     Failure,
+    Items,
     Letter,
+    Listening,
     Parked,
     Pause,
     Question,
@@ -56,12 +59,15 @@ async def read_facts(
         raise error
     plan = plans.get(run.version_id)
     assert plan is not None
-    if task is not None and task not in plan.index:
+    index = None if task is None else plan.find(task)
+    if task is not None and index is None:
         raise NotFoundError(f"workflow {plan.name} has no task {task}", run_id=str(run_id), task=task)
-    index = None if task is None else plan.index[task]
     ended = frozenset(run.ended)
     asked = list(range(len(plan.tasks))) if index is None else _what_it_waits_for(plan, index, ended)
-    rows = await _fetch(connection, "read_tasks", run_id=run_id, tasks=asked, by_status=index is None, limit=TASKS_MAX)
+    maps = [place for place in asked if not is_item(place) and plan.tasks[place].map is not None and place not in ended]
+    rows = await _fetch(
+        connection, "read_tasks", run_id=run_id, tasks=asked, maps=maps, by_status=index is None, limit=TASKS_MAX
+    )
     tasks = {row[0]: _task(row) for row in rows}
     facts = Facts(
         now=run.now,
@@ -138,7 +144,7 @@ def _what_it_waits_for(plan: Plan, index: int, ended: frozenset[int]) -> list[in
     asked = {index: None}
     waiting = deque([index])
     while waiting:
-        for need in plan.tasks[waiting.popleft()].needs:
+        for need in plan.at(waiting.popleft()).needs:
             if need not in asked and (need not in ended or index in ended):
                 asked[need] = None
                 waiting.append(need)
@@ -168,6 +174,8 @@ def _task(row: Row) -> TaskFacts:
         parked=None if row[39] is None else Parked(*row[39:42]),
         last_error=row[42],
         withheld=row[43],
+        listening=None if row[44] is None else Listening(*row[44:47]),
+        items=None if row[47] is None else Items(*row[47:51]),
     )
 
 
@@ -226,7 +234,7 @@ async def _count_ahead(
     ahead: dict[str, int] = {}
     for version_id, task, count in rows:
         if (plan := plans.get(version_id)) is not None:
-            queue = plan.tasks[task].queue
+            queue = plan.at(task).queue
             ahead[queue] = ahead.get(queue, 0) + count
     return ahead
 

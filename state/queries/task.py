@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from headrace.machine.place import place_of
 from state.queries.rows import PAGE_BYTES, Connection, fetch
 from state.sql import load
 
@@ -30,6 +31,11 @@ class TaskRow(NamedTuple):
     """What its body said by its last heartbeat, while it is open."""
     total: int
     """How many there are in the range asked for; more than were answered when PAGE_BYTES cut the list."""
+    items: int | None = None
+    """Of a map whose list is known: how many items there are, have begun, completed and failed."""
+    items_begun: int | None = None
+    items_completed: int | None = None
+    items_failed: int | None = None
 
 
 class AttemptRow(NamedTuple):
@@ -48,6 +54,25 @@ async def list_tasks(connection: Connection, run_id: UUID, *, first: int, end: i
     """By position, from `first` up to, without, `end`; those never touched are missing. The first is never cut off."""
     return await fetch(
         connection, TaskRow, _SQL.text("list_tasks"), run_id=run_id, first=first, end=end, bytes=PAGE_BYTES
+    )
+
+
+async def list_items(
+    connection: Connection, run_id: UUID, task: int, *, after: int = -1, status: str | None = None, limit: int
+) -> list[TaskRow]:
+    """Items of a map that have begun, in order. after: the last item seen. Large outputs cut a page short, but never
+    to nothing.
+    """
+    return await fetch(
+        connection,
+        TaskRow,
+        _SQL.text("list_items"),
+        run_id=run_id,
+        first=place_of(task, after + 1),
+        end=place_of(task + 1, 0),
+        status=status,
+        limit=limit,
+        bytes=PAGE_BYTES,
     )
 
 

@@ -67,19 +67,27 @@ SELECT must(count(*) = cardinality($1::uuid[]), 'a task was changed by another w
 
 -- name: save_tasks
 -- Every other new state of a task. A token never falls.
--- columns: run_ids uuid, tasks int, statuses text, attempts int, tokens int, retries_from int, session_ids uuid, lookups int, vanished int, withheld text, due_at timestamptz, inputs json, outputs json, errors json
+-- columns: run_ids uuid, tasks int, statuses text, attempts int, tokens int, retries_from int, session_ids uuid, lookups int, vanished int, withheld text, due_at timestamptz, inputs json, outputs json, errors json, items int?
 WITH saved AS (
-  INSERT INTO task (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error)
-  SELECT run_id, task, status::task_status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error
+  INSERT INTO task (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error, items)
+  SELECT run_id, task, status::task_status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error, items
   FROM unnest($1::uuid[], $2::int[], $3::text[], $4::int[], $5::int[], $6::int[], $7::uuid[], $8::int[], $9::int[], $10::text[],
-              $11::timestamptz[], $12::json[], $13::json[], $14::json[])
-    AS given (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error)
+              $11::timestamptz[], $12::json[], $13::json[], $14::json[], $15::int[])
+    AS given (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error, items)
   ON CONFLICT (run_id, task) DO UPDATE SET status = excluded.status, attempt = excluded.attempt, token = excluded.token,
     retries_from = excluded.retries_from, session_id = excluded.session_id, lookups = excluded.lookups, vanished = excluded.vanished,
-    withheld = excluded.withheld, due_at = excluded.due_at, input = excluded.input, output = excluded.output, error = excluded.error, changed_at = now()
+    withheld = excluded.withheld, due_at = excluded.due_at, input = excluded.input, output = excluded.output, error = excluded.error, items = excluded.items,
+    changed_at = now()
   WHERE task.token <= excluded.token
   RETURNING 1)
 SELECT must(count(*) = cardinality($1::uuid[]), 'a token would fall') FROM saved;
+
+-- name: count_items
+-- How far a map has come: once for each that moved, however many of its items did. After save_tasks, which knows how many items there are.
+-- columns: run_ids uuid, tasks int, begun int, completed int, failed int
+UPDATE task SET items_begun = given.begun, items_completed = given.completed, items_failed = given.failed
+FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[], $5::int[]) AS given (run_id, task, begun, completed, failed)
+WHERE task.run_id = given.run_id AND task.task = given.task;
 
 -- name: insert_history
 -- columns: run_ids uuid, row_versions int, kinds text, tasks int?, tokens int?, actors text, details json
@@ -111,6 +119,28 @@ WHERE timer.run_id = given.run_id AND timer.task = given.task;
 INSERT INTO timer (run_id, task, token, kind, due_at)
 SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::timestamptz[]) AS given (run_id, task, token, kind, due_at)
 ON CONFLICT (run_id, task) DO UPDATE SET token = excluded.token, kind = excluded.kind, due_at = excluded.due_at, said_at = NULL;
+
+-- name: stop_listening
+-- columns: run_ids uuid, tasks int
+DELETE FROM signal_wait USING unnest($1::uuid[], $2::int[]) AS given (run_id, task)
+WHERE signal_wait.run_id = given.run_id AND signal_wait.task = given.task;
+
+-- name: listen
+-- columns: run_ids uuid, tasks int, tokens int, namespaces text, names text, keys text
+INSERT INTO signal_wait (run_id, task, token, namespace, name, key)
+SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::text[], $6::text[]) AS given (run_id, task, token, namespace, name, key);
+
+-- name: settle_signals
+-- What became of signals: kept by their runs, taken by a task, or refused. One that was taken or refused stays so.
+-- columns: signal_ids uuid, statuses text, tasks int?, tokens int?, row_versions int?, reasons text
+WITH settled AS (
+  UPDATE signal SET status = given.status, task = given.task, token = given.token, row_version = given.row_version, reason = given.reason,
+    settled_at = CASE WHEN given.status <> 'kept' THEN now() END
+  FROM unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::int[], $6::text[])
+    AS given (signal_id, status, task, token, row_version, reason)
+  WHERE signal.signal_id = given.signal_id AND signal.status IN ('sent', 'kept')
+  RETURNING 1)
+SELECT must(count(*) = cardinality($1::uuid[]), 'a signal was taken already') FROM settled;
 
 -- name: ask_approvals
 -- columns: approval_ids uuid, namespaces text, run_ids uuid, tasks int, tokens int, titles text, approvers json, on_expiry text, expires_seconds int?

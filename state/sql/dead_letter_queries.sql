@@ -98,6 +98,8 @@ WHERE dead_letter_id = ANY(%(ids)s) AND namespace = %(namespace)s AND status = '
 
 -- name: find_task_state
 -- What a replay would meet.
-SELECT r.attention, EXISTS (SELECT FROM task c WHERE c.run_id = r.run_id AND c.status = 'cancelled'), t.status::text, t.token
+SELECT r.attention, EXISTS (SELECT FROM task c WHERE c.run_id = r.run_id AND c.status = 'cancelled' AND c.task < 10000),
+       t.status::text, t.token,
+       EXISTS (SELECT FROM task m WHERE m.run_id = r.run_id AND m.task = %(task)s / 10000 - 1 AND m.status = 'completed')
 FROM run r LEFT JOIN task t ON t.run_id = r.run_id AND t.task = %(task)s
 WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;

@@ -95,7 +95,7 @@ FROM (
 
 -- == runs ==================================================================================================================
 -- name: find_wrong_status
--- A run's status derived again from its tasks, as `derive_status` in the machine does.
+-- A run's status derived again from its tasks, as `derive_status` in the machine does: items of maps count while they are open.
 WITH version AS MATERIALIZED (
   SELECT version_id, (SELECT count(*) FROM json_object_keys(definition -> 'tasks')) AS tasks FROM workflow_version),
 derived AS (
@@ -112,8 +112,9 @@ derived AS (
   FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
   LEFT JOIN version v ON v.version_id = r.version_id
   CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE status IN ('completed', 'failed', 'skipped', 'cancelled')) AS ended,
-           count(*) FILTER (WHERE status = 'failed') AS failed, count(*) FILTER (WHERE status = 'cancelled') AS cancelled,
+    SELECT count(*) FILTER (WHERE status IN ('completed', 'failed', 'skipped', 'cancelled') AND task < 10000) AS ended,
+           count(*) FILTER (WHERE status = 'failed' AND task < 10000) AS failed,
+           count(*) FILTER (WHERE status = 'cancelled' AND task < 10000) AS cancelled,
            count(*) FILTER (WHERE status = 'waiting') AS waiting,
            count(*) FILTER (WHERE status IN ('queued', 'running')) AS handed_out,
            count(*) FILTER (WHERE status IN ('queued', 'running') OR due_at IS NOT NULL AND status = 'pending' OR withheld IS NOT NULL) AS busy
@@ -134,7 +135,7 @@ spec AS MATERIALIZED (
 compared AS (
   SELECT t.run_id, t.task, t.status, t.attempt, t.retries_from, t.token, t.lookups, a.ended, a.highest, a.open, s.attempts_max
   FROM looked_at r JOIN task t ON t.run_id = r.run_id
-  LEFT JOIN spec s ON s.version_id = r.version_id AND s.task = t.task
+  LEFT JOIN spec s ON s.version_id = r.version_id AND s.task = CASE WHEN t.task < 10000 THEN t.task ELSE t.task / 10000 - 1 END
   CROSS JOIN LATERAL (
     SELECT count(DISTINCT attempt) AS ended, coalesce(max(attempt), 0) AS highest,
            count(*) FILTER (WHERE token = t.token AND t.status IN ('queued', 'running')) AS open
@@ -180,12 +181,13 @@ CROSS JOIN LATERAL (
   UNION ALL SELECT 'attempt ' || a.attempt || ' ended' FROM attempt a WHERE a.run_id = r.run_id AND a.ended_at > r.finished_at
   UNION ALL SELECT 'a timer of task ' || m.task || ' was left' FROM timer m WHERE m.run_id = r.run_id
   UNION ALL SELECT 'task ' || p.task || ' was left parked' FROM parked_task p WHERE p.run_id = r.run_id
+  UNION ALL SELECT 'task ' || w.task || ' was left waiting for a signal' FROM signal_wait w WHERE w.run_id = r.run_id
   LIMIT 1) AS e
 WHERE r.finished_at IS NOT NULL;
 
 -- name: find_orphan_waits
--- An open run has something that will move it: a command, a timer, a question, a request, a person whose attention it has, or who paused it.
--- What a pause withholds begins when that is over.
+-- An open run has something that will move it: a command, a timer, a question, a signal that it waits for, a request, or a person whose
+-- attention it has, or who paused it. What a pause withholds begins when that is over.
 SELECT count(*)::int, (array_agg(r.run_id || ' is ' || r.status || ', and nothing will move it'))[1:3]
 FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
 WHERE r.status IN ('running', 'waiting', 'pausing', 'paused')
@@ -194,6 +196,7 @@ WHERE r.status IN ('running', 'waiting', 'pausing', 'paused')
   AND NOT EXISTS (SELECT FROM approval a WHERE a.run_id = r.run_id AND a.status = 'waiting')
   AND NOT EXISTS (SELECT FROM parked_task p WHERE p.run_id = r.run_id AND p.resolved_at IS NULL)
   AND NOT EXISTS (SELECT FROM task t WHERE t.run_id = r.run_id AND t.withheld IS NOT NULL AND r.control & 3 > 0)
+  AND NOT EXISTS (SELECT FROM signal_wait w WHERE w.run_id = r.run_id)
   AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = r.run_id AND i.applied_at IS NULL);
 
 -- name: find_missed_joins
@@ -230,6 +233,29 @@ SELECT count(*)::int, (array_agg(m.run_id || ' task ' || m.name || ': its join i
 FROM met m
 WHERE NOT EXISTS (SELECT FROM task t WHERE t.run_id = m.run_id AND t.task = m.task AND (t.token > 0 OR t.status <> 'pending' OR t.withheld IS NOT NULL));
 
+-- name: find_wrong_maps
+-- The counters of a map are those of its items' states, the first items of its list have begun, and those only; while it waits, it has some under
+-- way, and none once it has ended. Items belong to a map.
+WITH counted AS (
+  SELECT t.run_id, t.task / 10000 - 1 AS task, count(*) AS begun, max(mod(t.task, 10000)) + 1 AS highest,
+         count(*) FILTER (WHERE t.status = 'completed') AS completed, count(*) FILTER (WHERE t.status = 'failed') AS failed,
+         count(*) FILTER (WHERE t.status NOT IN ('completed', 'failed', 'skipped', 'cancelled')) AS open
+  FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN task t ON t.run_id = given.run_id AND t.task >= 10000
+  GROUP BY t.run_id, t.task / 10000 - 1),
+map AS (
+  SELECT t.run_id, t.task, t.status, t.items, t.items_begun, t.items_completed, t.items_failed
+  FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN task t ON t.run_id = given.run_id AND t.items IS NOT NULL)
+SELECT count(*)::int, (array_agg(coalesce(m.run_id, c.run_id) || ' task ' || coalesce(m.task, c.task) || ': ' || CASE
+         WHEN m.task IS NULL THEN c.begun || ' items of no map'
+         WHEN coalesce(c.open, 0) > 0 AND m.status <> 'waiting' THEN 'is ' || m.status || ', and items of it are open'
+         WHEN coalesce(c.open, 0) = 0 AND m.status = 'waiting' THEN 'waits, and none of its items is open'
+         ELSE coalesce(c.completed, 0) || ' completed and ' || coalesce(c.failed, 0) || ' failed of ' || coalesce(c.begun, 0) || ', counted '
+              || m.items_completed || ' and ' || m.items_failed || ' of ' || m.items_begun END))[1:3]
+FROM map m FULL JOIN counted c ON c.run_id = m.run_id AND c.task = m.task
+WHERE m.task IS NULL OR (coalesce(c.begun, 0), coalesce(c.completed, 0), coalesce(c.failed, 0), coalesce(c.highest, 0))
+                        IS DISTINCT FROM (m.items_begun, m.items_completed, m.items_failed, m.items_begun)
+   OR (coalesce(c.open, 0) > 0) <> (m.status = 'waiting');
+
 -- name: find_orphan_timers
 -- Timers of no current hand-out, or due at another instant than their task says; and tasks that count on a timer that is not there.
 SELECT count(*)::int, (array_agg(what))[1:3]
@@ -265,7 +291,7 @@ CROSS JOIN LATERAL (
 SELECT count(*)::int, (array_agg('approval ' || a.approval_id || ' of ' || a.run_id || ' task ' || a.task || ': nobody waits for it'))[1:3]
 FROM (SELECT * FROM approval WHERE status = 'waiting' ORDER BY asked_at LIMIT %(limit)s) AS a
 LEFT JOIN task t ON t.run_id = a.run_id AND t.task = a.task AND t.token = a.token
-WHERE t.status IS DISTINCT FROM 'waiting' OR t.error IS NOT NULL OR t.due_at IS NOT NULL;
+WHERE t.status IS DISTINCT FROM 'waiting' OR t.error IS NOT NULL OR t.due_at IS NOT NULL OR t.items IS NOT NULL;
 
 -- name: find_wrong_approvals
 -- One question has one outcome, that of its row, and a task that waits for one has its question. A decision travels as a request.
@@ -282,8 +308,36 @@ CROSS JOIN LATERAL (
   UNION ALL
   SELECT t.run_id || ' task ' || t.task || ': waits, and ' || CASE WHEN a.status IS NULL THEN 'nobody is asked' ELSE 'was ' || a.status END
   FROM task t LEFT JOIN approval a ON a.run_id = t.run_id AND a.task = t.task AND a.token = t.token
-  WHERE t.run_id = given.run_id AND t.status = 'waiting' AND t.error IS NULL AND t.due_at IS NULL AND a.status IS DISTINCT FROM 'waiting'
+  WHERE t.run_id = given.run_id AND t.status = 'waiting' AND t.error IS NULL AND t.due_at IS NULL AND t.items IS NULL
+    AND a.status IS DISTINCT FROM 'waiting'
+    AND NOT EXISTS (SELECT FROM signal_wait w WHERE w.run_id = t.run_id AND w.task = t.task AND w.token = t.token)
     AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = t.run_id AND i.kind = 'decided' AND i.applied_at IS NULL)) AS wrong;
+
+-- name: find_wrong_signals
+-- A signal completes one task, and a task that waits is not left waiting beside a signal that its run keeps for it; one that nobody has taken
+-- note of has its request.
+SELECT count(*)::int, (array_agg(what))[1:3]
+FROM unnest(%(runs)s::uuid[]) AS given (run_id)
+CROSS JOIN LATERAL (
+  SELECT 'signal ' || s.signal_id || ': taken by task ' || s.task || ' of ' || s.run_id || ', which is ' || coalesce(t.status::text, 'not there')
+         || ' under token ' || coalesce(t.token, 0) AS what
+  FROM signal s LEFT JOIN task t ON t.run_id = s.run_id AND t.task = s.task
+  WHERE s.run_id = given.run_id AND s.status = 'taken'
+    AND (t.status IS DISTINCT FROM 'completed' OR t.token <> s.token OR t.output ->> 'signal_id' IS DISTINCT FROM s.signal_id::text)
+  UNION ALL
+  SELECT w.run_id || ' task ' || w.task || ': waits, and the run keeps signal ' || s.signal_id || ' for it'
+  FROM signal_wait w JOIN signal s ON s.run_id = w.run_id AND s.name = w.name AND s.status = 'kept' AND (s.key IS NULL OR s.key = w.key)
+  WHERE w.run_id = given.run_id
+  UNION ALL
+  SELECT w.run_id || ' task ' || w.task || ': waits for signal ' || w.name || ', but is ' || coalesce(t.status::text, 'not there')
+         || ' under token ' || coalesce(t.token, 0)
+  FROM signal_wait w LEFT JOIN task t ON t.run_id = w.run_id AND t.task = w.task
+  WHERE w.run_id = given.run_id AND (t.status IS DISTINCT FROM 'waiting' OR t.token <> w.token)
+  UNION ALL
+  SELECT 'signal ' || s.signal_id || ': its run took no note of it, and nothing says it again'
+  FROM signal s
+  WHERE s.run_id = given.run_id AND s.status = 'sent'
+    AND NOT EXISTS (SELECT FROM inbox i WHERE i.inbox_id = s.signal_id AND i.applied_at IS NULL)) AS wrong;
 
 -- name: find_wrong_parked
 -- Rows of `parked_task` have their task; one that was resolved waits for its request.
@@ -305,14 +359,14 @@ FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN task t ON t.run_id = given.
 WHERE NOT EXISTS (SELECT FROM parked_task p WHERE p.run_id = t.run_id AND p.task = t.task AND p.token = t.token);
 
 -- name: find_wrong_dead_letters
--- A task that failed after a try has its dead letter; a parked letter has its failed task; a replay goes out under a new token, and a letter
+-- A task that failed after a try has its dead letter, and so has an item, but not the map it belongs to; a parked letter has its failed task; a replay goes out under a new token, and a letter
 -- that came of one names it.
 SELECT count(*)::int, (array_agg(what))[1:3]
 FROM unnest(%(runs)s::uuid[]) AS given (run_id)
 CROSS JOIN LATERAL (
   SELECT t.run_id || ' task ' || t.task || ': failed without a dead letter' AS what
   FROM task t
-  WHERE t.run_id = given.run_id AND t.status = 'failed' AND coalesce(t.error ->> 'code', '') NOT IN ('REJECTED', 'EXPIRED')
+  WHERE t.run_id = given.run_id AND t.status = 'failed' AND t.items IS NULL AND coalesce(t.error ->> 'code', '') NOT IN ('REJECTED', 'EXPIRED')
     AND NOT EXISTS (SELECT FROM dead_letter d WHERE d.run_id = t.run_id AND d.task = t.task AND d.token = t.token)
   UNION ALL
   SELECT 'dead letter ' || d.dead_letter_id || ': parked, but its task is ' || coalesce(t.status::text, 'not there')
@@ -323,7 +377,7 @@ CROSS JOIN LATERAL (
   FROM dead_letter d JOIN task t ON t.run_id = d.run_id AND t.task = d.task AND t.token = d.token
   WHERE d.run_id = given.run_id AND d.kind = 'task' AND d.status = 'replayed' AND t.withheld IS NULL
     AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = d.run_id AND i.kind = 'replayed' AND i.applied_at IS NULL)
-    AND NOT EXISTS (SELECT FROM task c WHERE c.run_id = d.run_id AND c.status = 'cancelled')
+    AND NOT EXISTS (SELECT FROM task c WHERE c.run_id = d.run_id AND c.status = 'cancelled' AND c.task < 10000)
   UNION ALL
   SELECT 'dead letter ' || d.dead_letter_id || ': came of the replay of ' || d.replay_of || ', which was not replayed'
   FROM dead_letter d LEFT JOIN dead_letter o ON o.dead_letter_id = d.replay_of

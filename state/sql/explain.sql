@@ -3,7 +3,8 @@
 -- name: read_run
 -- The run, which of its tasks have ended, what ended or stopped it as a whole, and the pauses of it that have not ended.
 SELECT r.version_id, r.status::text, r.updated_at, clock_timestamp(),
-       ARRAY(SELECT task FROM task t WHERE t.run_id = r.run_id AND t.status IN ('completed', 'failed', 'skipped', 'cancelled')),
+       ARRAY(SELECT task FROM task t WHERE t.run_id = r.run_id AND t.task < 10000
+             AND t.status IN ('completed', 'failed', 'skipped', 'cancelled')),
        CASE WHEN r.status IN ('failed', 'cancelled', 'terminated', 'needs_attention') THEN (
          SELECT json_build_object('kind', h.kind, 'at', h.at, 'actor', coalesce(h.actor, ''), 'detail', h.detail)::text FROM history h
          WHERE h.run_id = r.run_id AND h.kind IN ('cancelled', 'terminated', 'isolated') ORDER BY h.row_version DESC LIMIT 1) END,
@@ -18,16 +19,24 @@ SELECT r.version_id, r.status::text, r.updated_at, clock_timestamp(),
 FROM run r WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;
 
 -- name: read_tasks
--- Those of the tasks asked for that are open or failed, and the first one asked for whatever it is, with all they hang on. At most
--- %(limit)s: in the order asked for, or, by_status, first what waits longest for a person, a timer, an answer, a worker.
-WITH chosen AS MATERIALIZED (
-  SELECT t.task, row_number() OVER (ORDER BY
-           CASE WHEN %(by_status)s THEN CASE t.status WHEN 'waiting' THEN 1 WHEN 'pending' THEN 2 WHEN 'running' THEN 3 WHEN 'queued' THEN 4 END END,
-           CASE WHEN %(by_status)s THEN t.changed_at END, asked.place) AS place,
-         (count(*) FILTER (WHERE t.status NOT IN ('completed', 'failed', 'skipped', 'cancelled')) OVER ())::int AS open_tasks
+-- Those of the tasks asked for that are open or failed, and the first one asked for whatever it is; and of %(maps)s the items that are open. With
+-- all they hang on. At most %(limit)s: in the order asked for, or, by_status, first what waits longest for a person, a timer, an answer, a worker.
+WITH looked_at AS (
+  SELECT t.task, t.status, t.changed_at, asked.place
   FROM unnest(%(tasks)s::int[]) WITH ORDINALITY AS asked (task, place)
   JOIN task t ON t.run_id = %(run_id)s AND t.task = asked.task
   WHERE t.status NOT IN ('completed', 'skipped', 'cancelled') OR (asked.place = 1 AND NOT %(by_status)s)
+  UNION ALL
+  SELECT t.task, t.status, t.changed_at, t.task
+  FROM unnest(%(maps)s::int[]) AS map (task)
+  JOIN task t ON t.run_id = %(run_id)s AND t.task >= (map.task + 1) * 10000 AND t.task < (map.task + 2) * 10000
+  WHERE t.status NOT IN ('completed', 'failed', 'skipped', 'cancelled')),
+chosen AS MATERIALIZED (
+  SELECT t.task, row_number() OVER (ORDER BY
+           CASE WHEN %(by_status)s THEN CASE t.status WHEN 'waiting' THEN 1 WHEN 'pending' THEN 2 WHEN 'running' THEN 3 WHEN 'queued' THEN 4 END END,
+           CASE WHEN %(by_status)s THEN t.changed_at END, t.place) AS place,
+         (count(*) FILTER (WHERE t.status NOT IN ('completed', 'failed', 'skipped', 'cancelled')) OVER ())::int AS open_tasks
+  FROM looked_at t
   ORDER BY place LIMIT %(limit)s)
 SELECT c.task, c.status::text, c.attempt, c.token, c.retries_from, c.changed_at, c.due_at, c.session_id, c.error::text, chosen.open_tasks,
        m.due_at, m.said_at,
@@ -36,7 +45,8 @@ SELECT c.task, c.status::text, c.attempt, c.token, c.retries_from, c.changed_at,
        a.approval_id, a.status, a.approvers::text, a.asked_at, a.expires_at, a.decided_at, a.decided_by,
        d.dead_letter_id, d.status, c.lookups, p.parked_at, p.resolved_at, p.resolved_by,
        (SELECT e.error ->> 'code' FROM attempt e WHERE e.run_id = c.run_id AND e.task = c.task ORDER BY e.token DESC LIMIT 1),
-       c.withheld IS NOT NULL
+       c.withheld IS NOT NULL, w.name, w.key, w.began_at,
+       c.items, c.items_begun, c.items_completed, c.items_failed
 FROM chosen JOIN task c ON c.run_id = %(run_id)s AND c.task = chosen.task
 LEFT JOIN timer m ON m.run_id = c.run_id AND m.task = c.task AND m.token = c.token
 LEFT JOIN worker_session o ON o.session_id = c.session_id
@@ -47,6 +57,7 @@ LEFT JOIN LATERAL (
 LEFT JOIN approval a ON a.run_id = c.run_id AND a.task = c.task AND a.token = c.token
 LEFT JOIN parked_task p ON p.run_id = c.run_id AND p.task = c.task AND p.token = c.token
 LEFT JOIN dead_letter d ON d.run_id = c.run_id AND d.task = c.task AND d.token = c.token
+LEFT JOIN signal_wait w ON w.run_id = c.run_id AND w.task = c.task AND w.token = c.token
 ORDER BY chosen.place;
 
 -- name: list_requests
@@ -76,10 +87,10 @@ WHERE ended_at IS NULL AND expires_at > clock_timestamp() GROUP BY queue;
 
 -- name: count_ahead
 -- Commands that wait, of the %(limit)s open runs before this one and at most so many, by version and position; a version's plan knows the
--- queue.
+-- queue. Items of a map stand under it.
 SELECT version_id, task, count(*)::int
 FROM (
-  SELECT r.version_id, t.task
+  SELECT r.version_id, CASE WHEN t.task < 10000 THEN t.task ELSE t.task / 10000 - 1 END AS task
   FROM (SELECT run_id, version_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention') AND run_id < %(run_id)s
         ORDER BY run_id DESC LIMIT %(limit)s) AS r
   JOIN task t ON t.run_id = r.run_id

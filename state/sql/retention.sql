@@ -33,6 +33,7 @@ tasks AS (DELETE FROM task USING gone WHERE task.run_id = gone.run_id),
 attempts AS (DELETE FROM attempt USING gone WHERE attempt.run_id = gone.run_id),
 histories AS (DELETE FROM history USING gone WHERE history.run_id = gone.run_id),
 approvals AS (DELETE FROM approval USING gone WHERE approval.run_id = gone.run_id),
+signals AS (DELETE FROM signal USING gone WHERE signal.run_id = gone.run_id),
 letters AS (DELETE FROM dead_letter USING gone WHERE dead_letter.run_id = gone.run_id),
 runs AS (DELETE FROM run USING gone WHERE run.run_id = gone.run_id RETURNING run.run_id),
 mark AS (

@@ -2,13 +2,16 @@
 
 -- name: load_runs
 -- $1: run ids. Runs with their tasks that were ever touched, a row for each, or one without a task; the input stands in a run's first row only.
--- The output of a body stands with its attempt. A run that is missing from the answer is not visible yet, or never was.
+-- The output of a body stands with its attempt. Items of a map that has completed are left where they are: its output says it all. A run that
+-- is missing from the answer is not visible yet, or never was.
 SELECT r.run_id, r.version_id, r.row_version, r.attention, r.control, r.namespace,
        CASE WHEN row_number() OVER (PARTITION BY r.run_id) = 1 THEN r.input::text END, r.traceparent,
        t.task, t.status::text, t.attempt, t.token, t.retries_from, t.due_at, t.input::text, coalesce(t.output, a.output)::text, t.error::text,
-       t.session_id, t.lookups, t.vanished, t.withheld
+       t.session_id, t.lookups, t.vanished, t.withheld, t.items
 FROM run r
 LEFT JOIN task t ON t.run_id = r.run_id AND (t.token > 0 OR t.status <> 'pending' OR t.withheld IS NOT NULL)
+  AND (t.task < 10000 OR EXISTS (
+    SELECT FROM task m WHERE m.run_id = t.run_id AND m.task = t.task / 10000 - 1 AND m.status <> 'completed'))
 LEFT JOIN attempt a ON a.run_id = t.run_id AND a.task = t.task AND a.token = t.token AND t.status = 'completed'
 WHERE r.run_id = ANY($1::uuid[])
 ORDER BY r.run_id;
@@ -20,6 +23,20 @@ SELECT inbox_id, run_id, kind, body::text, actor, applied_at IS NOT NULL FROM in
 -- name: read_removed_until
 -- Seconds since 1970: a run that began later than that is still there. 0: none was removed.
 SELECT coalesce(max(extract(epoch FROM at)), 0)::float8 FROM watermark WHERE name = 'retention';
+
+-- name: load_unapplied_signals
+-- $1: ids of signals. Those that their runs have not taken note of, and what else was sent to the same runs: a wake-up may have been lost, and
+-- what a sender sent first comes first.
+SELECT s.run_id, s.signal_id, s.name, s.key, s.data::text, s.actor, (extract(epoch FROM s.sent_at) * 1000000)::bigint
+FROM (SELECT DISTINCT run_id FROM signal WHERE signal_id = ANY($1::uuid[])) AS named
+JOIN inbox i ON i.run_id = named.run_id AND i.kind = 'signalled' AND i.applied_at IS NULL
+JOIN signal s ON s.signal_id = i.inbox_id
+ORDER BY s.sent_at, s.signal_id;
+
+-- name: load_kept_signals
+-- $1: run ids. What they keep, for a task to take.
+SELECT run_id, signal_id, name, key, data::text, actor, (extract(epoch FROM sent_at) * 1000000)::bigint
+FROM signal WHERE run_id = ANY($1::uuid[]) AND status = 'kept' ORDER BY sent_at, signal_id;
 
 -- name: insert_inbox
 INSERT INTO inbox (inbox_id, run_id, kind, body, actor) VALUES ($1, $2, $3, $4::json, $5);

@@ -64,8 +64,8 @@ SELECT run_id, version_id, name, version, status::text, input::text, trigger_sou
 FROM sized WHERE bytes_before < %(bytes)s ORDER BY run_id DESC;
 
 -- name: count_tasks
--- Only tasks that were ever handed out or ended; the others are PENDING.
-SELECT run_id, status::text, count(*)::int FROM task WHERE run_id = ANY(%(run_ids)s::uuid[]) GROUP BY run_id, status;
+-- Only tasks that were ever handed out or ended; the others are PENDING. Those of the graph: the items of a map are counted with it.
+SELECT run_id, status::text, count(*)::int FROM task WHERE run_id = ANY(%(run_ids)s::uuid[]) AND task < 10000 GROUP BY run_id, status;
 
 -- name: list_outputs
 -- Outputs of the tasks asked for, as far as they have completed. `total` counts them all: fewer rows mean that %(bytes)s cut the list.

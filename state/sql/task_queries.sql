@@ -4,6 +4,7 @@
 -- Tasks of one run with a position from %(first)s up to, without, %(end)s. `total` as in list_outputs.
 WITH found AS (
   SELECT t.task, t.status, t.attempt, t.token, t.retries_from, t.session_id, t.due_at, t.changed_at, t.input, t.error,
+         t.items, t.items_begun, t.items_completed, t.items_failed,
          CASE WHEN t.status = 'completed' THEN coalesce(t.output, a.output) END AS output, p.approval_id,
          CASE WHEN t.status IN ('queued', 'running') THEN (
            SELECT h.detail FROM held_task h WHERE h.run_id = t.run_id AND h.task = t.task AND h.token = t.token LIMIT 1) END AS progress
@@ -17,6 +18,27 @@ sized AS (
          sum(coalesce(pg_column_size(output), 0)) OVER (ORDER BY task) - coalesce(pg_column_size(output), 0) AS bytes_before
   FROM found)
 SELECT task, status::text, attempt, token, retries_from, session_id, due_at, changed_at, input::text, output::text, error::text, approval_id,
+       progress::text, total::int, items, items_begun, items_completed, items_failed
+FROM sized WHERE bytes_before < %(bytes)s ORDER BY task;
+
+-- name: list_items
+-- Items of a map that have begun, a range of the primary key like tasks: from %(first)s up to, without, %(end)s. `total` as in list_outputs.
+WITH found AS (
+  SELECT t.task, t.status, t.attempt, t.token, t.retries_from, t.session_id, t.due_at, t.changed_at, t.input, t.error,
+         CASE WHEN t.status = 'completed' THEN coalesce(t.output, a.output) END AS output,
+         CASE WHEN t.status IN ('queued', 'running') THEN (
+           SELECT h.detail FROM held_task h WHERE h.run_id = t.run_id AND h.task = t.task AND h.token = t.token LIMIT 1) END AS progress
+  FROM (
+    SELECT * FROM task
+    WHERE run_id = %(run_id)s AND task >= %(first)s AND task < %(end)s
+      AND (%(status)s::task_status IS NULL OR status = %(status)s::task_status)
+    ORDER BY task LIMIT %(limit)s) AS t
+  LEFT JOIN attempt a ON a.run_id = t.run_id AND a.task = t.task AND a.token = t.token),
+sized AS (
+  SELECT *, count(*) OVER () AS total,
+         sum(coalesce(pg_column_size(output), 0)) OVER (ORDER BY task) - coalesce(pg_column_size(output), 0) AS bytes_before
+  FROM found)
+SELECT task, status::text, attempt, token, retries_from, session_id, due_at, changed_at, input::text, output::text, error::text, NULL::uuid,
        progress::text, total::int
 FROM sized WHERE bytes_before < %(bytes)s ORDER BY task;
 

@@ -48,8 +48,8 @@ class Facts:
         self.history: dict[str, list[Row]] = defaultdict(list)
         self.strays = [
             f"{table} {row['run_id']}"
-            for table in ("task", "attempt", "history", "timer", "inbox", "approval")
-            for row in dump[table]
+            for table in ("task", "attempt", "history", "timer", "inbox", "approval", "signal", "signal_wait")
+            for row in dump.get(table, [])
             if row["run_id"] not in self.runs
         ]
         """Rows of runs that are not there; nothing else looks at them."""
@@ -67,7 +67,7 @@ class Facts:
         self.letters = {row["dead_letter_id"]: row for row in dump["dead_letter"]}
 
     def _is_known(self, row: Row) -> bool:
-        return "key" in row or row.get("run_id") is None or row["run_id"] in self.runs
+        return "digest" in row or row.get("run_id") is None or row["run_id"] in self.runs
 
     def calls(self, op: str, outcome: str | None = None) -> Iterator[Row]:
         return (e for e in self.log if e["op"] == op and (outcome is None or e["outcome"] == outcome))
@@ -145,6 +145,11 @@ def durability(facts: Facts) -> Found:
     for entry in facts.calls("resolve", "OK"):
         if entry["task_id"].split(".")[0] not in resolved:
             yield "an accepted resolution is not there", entry["task_id"]
+    stored = {row["signal_id"]: row for row in facts.dump.get("signal", [])}
+    for entry in facts.calls("signal", "OK"):
+        row = stored.get(entry["answer"]["signal_id"])
+        if row is None or (row["run_id"], row["data"]) != (entry["run_id"], {"count": entry["count"]}):
+            yield "an accepted signal is not there", f"{entry['run_id']} {entry['id']}"
     for row in facts.dump["inbox"]:
         if row["applied_at"] is None and facts.runs[row["run_id"]]["status"] not in RUN_TERMINAL:
             yield "an accepted request was never applied", f"{row['inbox_id']} {row['kind']} {row['run_id']}"
@@ -176,6 +181,7 @@ def no_orphan_wait(facts: Facts) -> Found:
     wakers |= {row["run_id"] for row in facts.dump["approval"] if row["status"] == "waiting"}
     wakers |= {row["run_id"] for row in facts.dump["inbox"] if row["applied_at"] is None}
     wakers |= {row["run_id"] for row in facts.dump.get("parked_task", [])}
+    wakers |= {row["run_id"] for row in facts.dump.get("signal_wait", [])}
     wakers |= {run_id for (run_id, _), task in facts.tasks.items() if task["status"] in ("queued", "running")}
     for run_id, run in facts.runs.items():
         if run["status"] in ("running", "waiting") and run_id not in wakers:
@@ -255,7 +261,7 @@ def _differs(facts: Facts, key: Key) -> str | None:
     match task["status"]:
         case "completed":
             approved = any(row["kind"] == "decided" for row in facts.of_task(key))
-            resolved = bool(facts.of_task(key, "resolved", "looked_up"))
+            resolved = bool(facts.of_task(key, "resolved", "looked_up")) or "signal" in facts.spec(key)
             if last is None or last["outcome"] != "completed":
                 return None if approved or resolved else "completed without a result"
             return None if last["token"] == task["token"] else "completed under a token that is not its last"
@@ -550,6 +556,66 @@ def approvals(facts: Facts) -> Found:
             yield "a question outlived its run", row["approval_id"]
 
 
+def signals(facts: Facts) -> Found:
+    """I10b: every accepted signal was taken by one task, is kept, or was refused with a reason; one sent twice is one;
+    of one sender's, none is kept while a later one was taken; and none is kept beside a task that waits for it."""
+    rows = facts.dump.get("signal", [])
+    sent: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for entry in facts.calls("signal", "OK"):
+        sent[entry["run_id"], entry["id"]].add(entry["answer"]["signal_id"])
+    for place, ids in sent.items():
+        if len(ids) > 1:
+            yield f"one signal was stored as {len(ids)}", str(place)
+    taken = Counter((row["run_id"], row["task"]) for row in rows if row["status"] == "taken")
+    for row in rows:
+        where = f"{row['signal_id']} of {row['run_id']}"
+        if row["status"] == "sent":
+            yield "nobody took note of a signal", where
+        elif row["status"] == "refused" and not row["reason"]:
+            yield "a signal was refused for no reason", where
+        elif row["status"] == "taken":
+            key = (row["run_id"], row["task"])
+            output = facts.tasks[key]["output"] or {}
+            if facts.tasks[key]["status"] != "completed" or output.get("signal_id") != row["signal_id"]:
+                yield "a signal was taken by a task that does not say so", where
+            if taken[key] > 1:
+                yield f"a task took {taken[key]} signals", facts.name(key)
+    for key, task in facts.tasks.items():
+        if task["status"] == "completed" and "signal" in facts.spec(key):
+            yield from _heard(facts, key, task["output"] or {})
+    yield from _signal_order(facts, {row["signal_id"]: row for row in rows})
+    waiting = {row["run_id"]: row for row in facts.dump.get("signal_wait", [])}
+    for run_id in waiting:
+        if facts.runs[run_id]["status"] in RUN_TERMINAL:
+            yield "a wait for a signal outlived its run", run_id
+    for row in rows:
+        waits = waiting.get(row["run_id"])
+        if waits and row["status"] == "kept" and row["name"] == waits["name"] and row["key"] in (None, waits["key"]):
+            yield "a task waits beside a signal that is kept for it", str(row["signal_id"])
+
+
+def _heard(facts: Facts, key: Key, output: Row) -> Found:
+    """A task that waited for a signal says which one it took, or that its time was over, for which a timer was due."""
+    known = {row["signal_id"]: row for row in facts.dump.get("signal", [])}
+    if output.get("outcome") == "timed_out":
+        if not facts.of_task(key, "due"):
+            yield "a wait for a signal timed out, and no timer was due", facts.name(key)
+    elif known.get(output.get("signal_id"), {}).get("task") != key[1]:
+        yield "a task says that it took a signal, and that does not say so", facts.name(key)
+
+
+def _signal_order(facts: Facts, rows: dict[str, Row]) -> Found:
+    """A driver sends the signals of a run one behind the other, the next once the one before was answered."""
+    sent: dict[str, dict[int, Row]] = defaultdict(dict)
+    for entry in facts.calls("signal", "OK"):
+        if entry["key"] is None and entry["answer"]["signal_id"] in rows:
+            sent[entry["run_id"]][entry["count"]] = rows[entry["answer"]["signal_id"]]
+    for run_id, of_run in sent.items():
+        statuses = [of_run[count]["status"] for count in sorted(of_run)]
+        if "kept" in statuses and "taken" in statuses[statuses.index("kept") :]:
+            yield f"a later signal was taken before an earlier one: {statuses}", run_id
+
+
 def dead_letters(facts: Facts) -> Found:
     """I22: each is closed once, and a replay was applied."""
     closed: dict[str, list[str]] = defaultdict(list)
@@ -586,6 +652,7 @@ RULES: Final[list[tuple[str, Callable[[Facts], Found]]]] = [
     ("I8", no_lost_run),
     ("I9", pure_status),
     ("I10", timers),
+    ("I10b", signals),
     ("I11", no_false_death),
     ("I12", exact_attempts),
     ("I13", no_orphan_wait),

@@ -1,4 +1,4 @@
-"""The clients: start runs, decide approvals, cancel, replay and discard; each call with its outcome in the client log.
+"""The clients: start runs, send signals, decide, cancel, replay and discard; each call with its outcome in the log.
 
 An UNKNOWN call is repeated with its key until it is answered, as a client of ours does. Now and then a client does what
 it must not: uses a key again with another input, decides twice, replays twice; then the log says what it was told.
@@ -115,6 +115,8 @@ class Driver:
             await self.call(
                 "start", "POST", path, {"input": given, "key": key}, key=key, workflow=workflow, input=given
             )
+        if workflow == "w4-signal":
+            self._spawn(self._tell(run_id, number))
         if self._draw.random() < CANCEL_SHARE:
             await asyncio.sleep(self._draw.uniform(0, 2))
             await self.persist("cancel", "POST", f"/runs/{run_id}/cancel", {"reason": "chaos"}, run_id=run_id)
@@ -122,6 +124,18 @@ class Driver:
             if self._draw.random() < share:
                 await asyncio.sleep(self._draw.uniform(0, 2))
                 await self.persist(verb, "POST", f"/runs/{run_id}/{verb}", {"reason": "chaos"}, run_id=run_id)
+
+    async def _tell(self, run_id: str, number: int) -> None:
+        """One sender's signals, one behind the other: before anybody waits, while somebody does, as the wait times out,
+        to a run that has ended; some twice at once under their id."""
+        for count in range(self._draw.randint(0, 5)):
+            await asyncio.sleep(self._draw.choice((0.0, 0.2, 2.0)) * self._draw.random())
+            key = self._draw.choice((None, None, str(number), "nobody's"))
+            body = {"name": "chaos.news", "data": {"count": count}, "id": f"signal-{count}"}
+            facts = {"run_id": run_id, "id": body["id"], "count": count, "key": key}
+            send = ("signal", "POST", f"/runs/{run_id}/signals", body if key is None else {**body, "key": key})
+            times = 2 if self._draw.random() < 0.2 else 1
+            await asyncio.gather(*(self.persist(*send, **facts) for _ in range(times)))
 
     # == people ========================================================================================================
     async def answer_questions(self) -> None:

@@ -13,6 +13,7 @@ from tests.chaos.report import KindLine, firing
 
 Evidence = tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, list[dict[str, Any]]]]
 LINEAR, ASKED, FAILED, STOPPED, CLAIMED = "run-linear", "run-asked", "run-failed", "run-stopped", "run-claimed"
+TOLD = "run-told"
 T0 = 1_000_000.0
 RETRY = {"attempts": 2, "delay": "200ms", "jitter": 0.2}
 DEFINITIONS: dict[str, dict[str, Any]] = {
@@ -21,6 +22,7 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
     FAILED: {"a": {"run": "chaos.odd", "retry": RETRY}},
     STOPPED: {"a": {"run": "chaos.effect", "retry": RETRY}},
     CLAIMED: {"a": {"run": "chaos.outside", "exclusive": True, "effect": "manual", "retry": RETRY}},
+    TOLD: {"told": {"signal": "news"}, "or_not": {"signal": {"name": "olds", "timeout": "1s"}}},
 }
 
 
@@ -55,7 +57,8 @@ def _call(
 
 
 def good() -> Evidence:
-    """Five runs: a retry that was lost and answered late, an approval, a failure replayed, a cancel, a claimed task."""
+    """Six runs: a retry that was lost and answered late, an approval, a failure replayed, a cancel, a claimed task, and
+    signals."""
     error = {"code": "ERROR", "message": "no"}
     ledger = [
         _call(f"{LINEAR}/a", 1, T0 + 1, "timed_out", 1),
@@ -84,6 +87,7 @@ def good() -> Evidence:
         {"op": "replay", "dead_letter_id": "d1", **said},
         {"op": "discard", "dead_letter_id": "d2", **said},
         {"op": "cancel", "run_id": STOPPED, **said},
+        *(_sent(f"s{count + 1}", count) for count in (0, 1, 2, 0)),
         {"op": "fault", "kind": "F01", "at": T0 + 1, "healed_at": T0 + 1.5, "fired": 1},
         {
             "op": "fault",
@@ -104,14 +108,21 @@ def good() -> Evidence:
             _run(LINEAR, "completed", 6, T0 + 3.5), _run(ASKED, "completed", 3, T0 + 3.5),
             _run(FAILED, "failed", 8, T0 + 9),
             _run(STOPPED, "cancelled", 3, T0 + 2.5), _run(CLAIMED, "completed", 2, T0 + 2),
+            _run(TOLD, "completed", 4, T0 + 2),
         ],
-        "trigger_key": [{"key": f"api:{run_id}", "run_id": run_id} for run_id in DEFINITIONS],
+        "trigger_key": [{"key": f"api:{run_id}", "run_id": run_id, "digest": ""} for run_id in DEFINITIONS],
         "task": [
             _task(LINEAR, 0, "completed", 2, 2), _task(LINEAR, 1, "completed", 1, 1),
             _task(ASKED, 0, "completed", 0, 1),
             _task(ASKED, 1, "completed", 1, 1), _task(FAILED, 0, "failed", 4, 4), _task(STOPPED, 0, "cancelled", 1, 1),
             _task(CLAIMED, 0, "completed", 1, 1),
+            {**_task(TOLD, 0, "completed", 0, 1), "output": {"outcome": "received", "signal_id": "s1"}},
+            {**_task(TOLD, 1, "completed", 0, 1), "output": {"outcome": "timed_out"}},
         ],
+        "signal": [
+            _signal("s1", 0, "taken", task=0), _signal("s2", 1, "kept"), _signal("s3", 2, "refused", reason="ended"),
+        ],
+        "signal_wait": [],
         "attempt": [
             _attempt(LINEAR, 0, 1, "lost", 3, T0 + 1.5, error={"code": "WORKER_LOST"}),
             _attempt(LINEAR, 0, 2, "completed", 5, T0 + 2.5, output={"receipt": 1}),
@@ -134,6 +145,9 @@ def good() -> Evidence:
             _history(FAILED, 7, "due", T0 + 4.3, task=0, token=3, detail={"timer": "backoff"}),
             _history(STOPPED, 2, "attempt_started", T0 + 1, task=0, token=1, actor="worker-1"),
             _history(STOPPED, 3, "cancelled", T0 + 2.5),
+            _history(TOLD, 2, "signalled", T0 + 1, task=0, token=1),
+            _history(TOLD, 3, "signalled", T0 + 1.1),
+            _history(TOLD, 4, "due", T0 + 2, task=1, token=1, detail={"timer": "wait"}),
         ],
         "timer": [],
         "held_task": [],
@@ -151,6 +165,16 @@ def good() -> Evidence:
         "log_end": [{"topic": "headrace.events", "partition": 0, "topic_id": "x", "end": 8}],
     }  # fmt: skip
     return ledger, log, dump
+
+
+def _signal(id_: str, count: int, status: str, **more: Any) -> dict[str, Any]:
+    row = {"signal_id": id_, "run_id": TOLD, "name": "news", "key": None, "data": {"count": count}, "status": status}
+    return {**row, "task": None, "reason": None, **more}
+
+
+def _sent(signal_id: str, count: int) -> dict[str, Any]:
+    call = {"op": "signal", "run_id": TOLD, "id": f"signal-{count}", "count": count, "key": None, "outcome": "OK"}
+    return {**call, "at": T0, "done_at": T0, "answer": {"signal_id": signal_id}}
 
 
 def _letter(id_: str, kind: str, status: str, **more: Any) -> dict[str, Any]:
@@ -205,6 +229,15 @@ def _resolve_twice(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]
     log += [{"op": "resolve", "at": T0, "done_at": T0, "outcome": "OK", "task_id": f"{CLAIMED}.a", "token": 1}] * 2
 
 
+def _reorder(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
+    _row(dump, "signal", signal_id="s1")["data"], _row(dump, "signal", signal_id="s2")["data"] = (
+        {"count": 1},
+        {"count": 0},
+    )
+    for entry in (entry for entry in log if entry["op"] == "signal" and entry["count"] < 2):
+        entry["count"] = 1 - entry["count"]
+
+
 START = {"op": "start", "key": LINEAR, "answer": {"run_id": LINEAR}}
 DECIDE = {"op": "decide", "approval_id": "q"}
 SPOILED: list[tuple[str, str, Spoil]] = [
@@ -235,6 +268,14 @@ SPOILED: list[tuple[str, str, Spoil]] = [
     ("I9", "a status its tasks do not give", _set("run", {"run_id": STOPPED}, status="completed")),
     ("I10", "a timer that outlived its run", _add("timer", {"run_id": LINEAR, "task": 0})),
     ("I10", "a backoff before its time", _set("history", {"run_id": FAILED, "row_version": 3}, at=T0 + 1.1)),
+    ("I10b", "a signal stored twice", _say(_sent("s4", 0))),
+    ("I10b", "a signal that nobody took note of", _set("signal", {"signal_id": "s2"}, status="sent")),
+    ("I10b", "a signal refused for no reason", _set("signal", {"signal_id": "s3"}, reason=None)),
+    ("I10b", "a signal that completed nothing", _set("signal", {"signal_id": "s2"}, status="taken", task=1)),
+    ("I10b", "a task that took what it did not take", _set("signal", {"signal_id": "s1"}, status="kept", task=None)),
+    ("I10b", "a time-out without a timer", _drop("history", run_id=TOLD, kind="due")),
+    ("I10b", "a later signal first", _reorder),
+    ("I10b", "a wait that outlived its run", _add("signal_wait", {"run_id": TOLD, "name": "x", "key": None})),
     ("I11", "a takeover without a fault", _silence),
     ("I12", "a gap in the attempts", _set("attempt", {"run_id": FAILED, "attempt": 2}, attempt=5)),
     ("I12", "more attempts than allowed", _drop("history", run_id=FAILED, kind="replayed")),
@@ -254,6 +295,7 @@ SPOILED: list[tuple[str, str, Spoil]] = [
     ("I22", "a dead letter closed twice", _say({"op": "replay", "dead_letter_id": "d1"})),
     ("I22", "a parked task resolved twice", _resolve_twice),
     ("I22", "a replay that its run never heard of", _drop("history", run_id=FAILED, kind="replayed")),
+    ("I24", "an accepted signal that is not there", _drop("signal", signal_id="s2")),
     ("I24", "an accepted decision that is not there", _set("approval", {}, status="rejected")),
     ("I24", "an accepted replay that is not there", _set("dead_letter", {"dead_letter_id": "d1"}, status="parked")),
     ("I24", "an accepted resolution that is not there", _say({"op": "resolve", "task_id": "x.a", "token": 1})),

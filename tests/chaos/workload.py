@@ -1,6 +1,7 @@
 """What is started: the workflows, and by seed which of them, with which input.
 
-W1 linear with effect keys · W2 fan-out of 20 and a join, with a random skip · W4 approval with expiry · W8 retry and
+W1 linear with effect keys · W2 fan-out of 20 and a join, with a random skip · W4 approval with expiry, and signals with
+a time-out that fails or is an outcome · W8 retry and
 backoff · W9 odd results, and bodies that kill their worker · outside: effects without keys (`manual`, `reconcile`) and
 exclusive tasks. W3 (durable functions), W5 (sagas), W6 (child runs), W7 (schedules) and W10 (tenants) need features
 that are still to come.
@@ -53,6 +54,21 @@ def _approval(on_expiry: str) -> dict[str, Any]:
     }
 
 
+def _signals() -> dict[str, Any]:
+    """One task that nobody may ever tell anything, and one whose failure is replayed."""
+    told = {"name": "chaos.news", "timeout": "4s", "on_timeout": "complete"}
+    keyed = {"name": "chaos.news", "key": "${{ input.n }}", "timeout": "5s"}
+    return {
+        "name": "w4-signal",
+        "tasks": {
+            "before": {"run": "chaos.effect", "retry": _RETRY},
+            "told": {"needs": ["before"], "signal": told},
+            "keyed": {"needs": ["before"], "signal": keyed},
+            "after": {"run": "chaos.effect", "needs": ["told"], "with": "${{ tasks.before.output }}", "retry": _RETRY},
+        },
+    }
+
+
 def _outside() -> dict[str, Any]:
     """Effects that no key protects, and a body that must never overlap with itself."""
     outside = {"run": "chaos.outside", "retry": _RETRY, "timeout": "15s"}
@@ -89,11 +105,22 @@ WORKFLOWS: Final[list[dict[str, Any]]] = [
     _linear(),
     _fan(),
     *map(_approval, ("fail", "approve", "reject")),
+    _signals(),
     _outside(),
     _retries(),
     _odd(),
 ]
-_SHARES: Final = {"w1": 50, "w2": 10, "w4-fail": 6, "w4-approve": 4, "w4-reject": 4, "outside": 12, "w8": 15, "w9": 4}
+_SHARES: Final = {
+    "w1": 50,
+    "w2": 10,
+    "w4-fail": 6,
+    "w4-approve": 4,
+    "w4-reject": 4,
+    "w4-signal": 8,
+    "outside": 12,
+    "w8": 15,
+    "w9": 4,
+}
 _ODD_KINDS: Final = (
     "exit", "segfault", "raise_exit", "block", "nan", "nul", "surrogate",
     "deep", "limit", "over", "huge", "bytes", "big",

@@ -91,6 +91,18 @@ PAUSE = (
     f"VALUES ('{BACKOFF}', 3, now(), 'paused', '{{{{\"scope\": 1}}}}'); "
 )
 """With 1 it is true."""
+LISTENS = (
+    f"DELETE FROM approval WHERE run_id = '{ASKED}'; "
+    f"INSERT INTO signal_wait (run_id, task, token, name, key) VALUES ('{ASKED}', 2, 1, 'paid', 'a'); "
+)
+"""The task waits for a signal, and not for a person."""
+SIGNAL = (
+    "INSERT INTO signal (signal_id, run_id, name, key, data, status, task, token, row_version, settled_at) "
+    "VALUES ('00000000-0000-7000-8000-0000000000aa', '{}', 'paid', {}, '1', '{}'{}); "
+)
+KEPT = SIGNAL.format(ASKED, "{}", "kept", ", NULL, NULL, NULL, NULL")
+TAKEN = SIGNAL.format(COMPLETED, "NULL", "taken", ", 2, 1, 4, now()")
+OUTPUT = f"""UPDATE task SET output = '{{"signal_id": "%s"}}' WHERE run_id = '{COMPLETED}' AND task = 2; """
 DROP = "ALTER TABLE {} DROP CONSTRAINT {}; "
 FAULTS: list[tuple[str, str]] = [
     ("statuses", f"UPDATE run SET status = 'waiting' WHERE run_id = '{RUNNING}'"),
@@ -133,6 +145,16 @@ FAULTS: list[tuple[str, str]] = [
                   "now(), 'decided', 2, 1, '{\"outcome\": \"approved\"}')"),
     ("approvals", f"UPDATE approval SET status = 'rejected' WHERE run_id = '{COMPLETED}'"),
     ("approvals", f"UPDATE approval SET status = 'approved', decided_at = now() WHERE run_id = '{ASKED}'"),
+    ("signals", TAKEN),
+    ("signals", TAKEN + OUTPUT % "00000000-0000-7000-8000-0000000000ab"),
+    ("signals", TAKEN.replace("2, 1, 4", "2, 2, 4") + OUTPUT % "00000000-0000-7000-8000-0000000000aa"),
+    ("signals", LISTENS + KEPT.format("NULL")),
+    ("signals", LISTENS + KEPT.format("'a'")),
+    ("signals", LISTENS + "UPDATE signal_wait SET token = 2"),
+    ("signals", LISTENS + f"UPDATE task SET status = 'completed' WHERE run_id = '{ASKED}'"),
+    ("signals", KEPT.format("NULL").replace("kept", "sent")),
+    ("ended", LISTENS.replace(ASKED, COMPLETED)),
+    ("waits", LISTENS + "DELETE FROM signal_wait"),
     ("orphan_approvals", f"UPDATE approval SET status = 'waiting', decided_at = NULL WHERE run_id = '{COMPLETED}'"),
     ("parked", "UPDATE parked_task SET token = 2"),
     ("parked", "UPDATE parked_task SET resolved_at = now(), resolved_by = 'ana'"),
@@ -170,6 +192,14 @@ LEGITIMATE = [
     f"DELETE FROM timer; UPDATE task SET status = 'queued', due_at = NULL, token = 2 WHERE run_id = '{BACKOFF}'",
     f"UPDATE approval SET status = 'approved', decided_at = now() WHERE run_id = '{ASKED}'; "
     + REQUEST.format(ASKED, "decided", "now()"),
+    LISTENS,
+    LISTENS + KEPT.format("'b'"),
+    LISTENS + KEPT.format("NULL").replace("paid", "lost"),
+    TAKEN + OUTPUT % "00000000-0000-7000-8000-0000000000aa",
+    KEPT.format("NULL").replace("kept", "sent")
+    + REQUEST.format(ASKED, "signalled", "now()").replace(
+        "gen_random_uuid()", "'00000000-0000-7000-8000-0000000000aa'"
+    ),
     "UPDATE parked_task SET resolved_at = now(); " + REQUEST.format(PARKED, "resolved", "now()"),
     "UPDATE dead_letter SET status = 'replayed', closed_at = now(), replay_token = 3; "
     + REQUEST.format(FAILED, "replayed", "now()"),

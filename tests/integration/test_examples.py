@@ -26,7 +26,9 @@ from headrace.embedded.databases import create_database, drop_database
 from headrace.embedded.kafka import ApacheKafka
 from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.errors import ConflictError, DefinitionError, NonRetryable
+from headrace.registry import Registry
 from headrace.stack import Stack
+from headrace.testing import Harness
 from headrace.views import DeadLetter, Run, Task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -339,6 +341,66 @@ def test_a_check_refuses_what_it_is_there_for(
         getattr(release, name)(Path(built.archive))
 
 
+# == demo follow-up ===================================================================================================
+FOLLOW_UP = {
+    "contact": {"name": "Ada", "email": "ada@example.org", "zone": "Europe/Berlin"},
+    "owner": "grace",
+    "topic": "durable workflows",
+}
+
+
+@pytest.fixture
+def follow_ups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
+    """It is Friday afternoon in Berlin."""
+    monkeypatch.setenv("FOLLOW_UP_DATA", str(tmp_path))
+    bodies = importlib.import_module("demo_follow_up.app")
+    registry = Registry()
+    for name in ("draft", "send_mail", "find_mail", "note_in_crm", "notify_owner"):
+        registry.task(f"follow_up.{name}")(getattr(bodies, name))
+    workflow = (EXAMPLES / "demo_follow_up" / "workflow.yaml").read_text()
+    with Harness(workflow, registry, at="2026-11-27T16:30:00+01:00") as harness:
+        yield harness
+
+
+def office(folder: Path) -> Any:
+    return importlib.import_module("demo_follow_up.outside").Outside(folder)
+
+
+def test_a_follow_up_takes_from_friday_to_thursday(follow_ups: Harness, tmp_path: Path) -> None:
+    follow_ups.crash_next("mail", after_its_effect=True)
+    run = follow_ups.start(FOLLOW_UP)
+    follow_ups.run_until_idle()
+    assert follow_ups.now.strftime("%A, %H:%M UTC") == "Monday, 08:00 UTC", "nine in Berlin"
+    follow_ups.advance(hours=3)
+    run.approve("agreed", by="grace")
+    assert (run.task("mail").attempt, len(office(tmp_path).done("mail"))) == (1, 1), "looked up, and not sent twice"
+    assert [note["email"] for note in office(tmp_path).done("crm")] == ["ada@example.org"]
+    follow_ups.advance(days=3)
+    assert follow_ups.now.strftime("%A") == "Thursday"
+    assert (run.status, run.output) == ("completed", {"sent": f"{run.run_id}.mail", "replied": False})
+    assert office(tmp_path).done("messenger") == [{"owner": "grace", "text": "Ada has not replied"}]
+
+
+@pytest.mark.parametrize("days", [0, 2])
+def test_a_reply_needs_no_reminder_whenever_it_comes(follow_ups: Harness, tmp_path: Path, days: int) -> None:
+    run = follow_ups.start(FOLLOW_UP)
+    follow_ups.run_until_idle()
+    run.approve("agreed", by="grace")
+    follow_ups.advance(days=days)
+    run.signal("mail.replied", {"text": "Tuesday"}, key="alan@example.org")
+    assert run.status == "waiting", "somebody else's reply"
+    run.signal("mail.replied", {"text": "Tuesday"}, key="ada@example.org")
+    assert (run.status, run.output["replied"], office(tmp_path).done("messenger")) == ("completed", True, [])
+
+
+def test_a_follow_up_that_nobody_agrees_to_sends_nothing(follow_ups: Harness, tmp_path: Path) -> None:
+    run = follow_ups.start(FOLLOW_UP)
+    follow_ups.run_until_idle()
+    follow_ups.advance(days=2)
+    assert run.status == "failed"
+    assert office(tmp_path).done("mail") == []
+
+
 # == the demo ==========================================================================================================
 class Demo:
     """`python examples/demo.py` as a process; `mark` is in the environment of all that it starts."""
@@ -389,7 +451,7 @@ def test_the_demo_loses_nothing_when_one_more_process_is_killed(victim: str) -> 
     with Demo("--orders", "10", "--kill", victim) as demo:
         status, said = demo.finish()
     assert status == 0, said
-    assert said.splitlines()[-1] == "demo: 12 runs completed, 78 tasks, 0 lost"
+    assert said.splitlines()[-1] == "demo: 14 runs completed, 91 tasks, 0 lost"
     assert "killed worker-1" in said
 
 
@@ -401,7 +463,7 @@ def test_the_demo_outlives_its_api_stays_up_when_asked_and_stops_at_a_signal() -
             assert {run.status for run in client.runs().items} == {"completed"}
         demo.process.send_signal(signal.SIGINT)
         status, said = demo.finish()
-    assert (status, said.splitlines()[-1]) == (0, "demo: 7 runs completed, 53 tasks, 0 lost")
+    assert (status, said.splitlines()[-1]) == (0, "demo: 9 runs completed, 66 tasks, 0 lost")
 
 
 @pytest.mark.slow

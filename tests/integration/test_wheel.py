@@ -93,15 +93,20 @@ def test_wheel_leaves_sources_of_the_console_and_tests_out(names: list[str]) -> 
         "__pycache__/",
         "/dashboard/src/",
         "package.json",
+        "package-lock",
+        "/dashboard/vite",
         "tests/",
         "benchmarks/",
         "ruff.toml",
     )
     assert [name for name in names if any(part in name for part in unwanted)] == []
-    bundle = ROOT / "api" / "dashboard" / "bundle"
-    for path in bundle.rglob("*") if bundle.is_dir() else ():
-        if path.is_file():
-            assert f"headrace/_engine/{path.relative_to(ROOT).as_posix()}" in names
+
+
+def test_wheel_carries_the_built_console(names: list[str]) -> None:
+    bundle = [path for path in (ROOT / "api" / "dashboard" / "dist").rglob("*") if path.is_file()]
+    assert any(path.name == "index.html" for path in bundle)
+    for path in bundle:
+        assert f"headrace/_engine/{path.relative_to(ROOT).as_posix()}" in names
 
 
 def test_license_travels(names: list[str]) -> None:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import msgspec
 
+from headrace.machine.place import ITEMS_MAX
 from headrace.messages import Lost, decode_event
 from headrace.messages import effect_key as name_effect
 from tests.simulation.kafka import Stored
@@ -105,8 +106,10 @@ class Checker:
         self._check_histories()
         self._check_attempts()
         self._check_status()
+        self._check_maps()
         self._check_effects()
         self._check_waits()
+        self._check_signals()
         return self.violations
 
     def _check_starts(self) -> None:
@@ -197,12 +200,33 @@ class Checker:
     def _check_status(self) -> None:
         tables = self._scene.postgres.tables
         states: defaultdict[bytes, Counter[str]] = defaultdict(Counter)
-        for (run_id, _), task in tables["task"].items():
-            states[run_id][task["status"]] += 1
+        for (run_id, index), task in tables["task"].items():
+            if index < ITEMS_MAX or task["status"] not in ENDS:
+                states[run_id][task["status"]] += 1
         for (run_id,), run in tables["run"].items():
             total = len(self._scene.plan_of(run_id).tasks)
             if (derived := derive(total, states[run_id], run["attention"], run["control"])) != run["status"]:
                 self.say(f"I9 run {_name((run_id,))} is {run['status']}, its tasks say {derived}")
+
+    def _check_maps(self) -> None:
+        """A map has counted the items that there are, each once, and its output has one place for each."""
+        tables = self._scene.postgres.tables
+        items: defaultdict[tuple[bytes, int], Counter[str]] = defaultdict(Counter)
+        for (run_id, index), task in tables["task"].items():
+            if index >= ITEMS_MAX:
+                items[run_id, index // ITEMS_MAX - 1][task["status"]] += 1
+        for place, states in items.items():
+            if tables["task"].get(place, {}).get("items") is None:
+                self.say(f"I9 task {_name(place)} is no map and has {sum(states.values())} items")
+        for place, task in tables["task"].items():
+            if task["items"] is None:
+                continue
+            states = items[place]
+            counted = (sum(states.values()), states["completed"], states["failed"])
+            if task["items_counted"] != counted:
+                self.say(f"I9 map {_name(place)} counts {task['items_counted']}, its items are {counted}")
+            if task["status"] == "completed" and len(msgspec.json.decode(task["output"])) != task["items"]:
+                self.say(f"I5 map {_name(place)} of {task['items']} items gave {task['output']}")
 
     def _check_effects(self) -> None:
         tables, ledger = self._scene.postgres.tables, self._scene.ledger
@@ -210,19 +234,20 @@ class Checker:
             self.say(sentence)
         calls = Counter((call.run_id, call.task) for call in ledger.calls)
         for (run_id, index), task in tables["task"].items():
-            spec = self._scene.plan_of(run_id).tasks[index]
-            if spec.run is None:
+            plan = self._scene.plan_of(run_id)
+            spec, task_name = plan.at(index), plan.name_of(index)
+            if spec.run is None or spec.map is not None:
                 continue
             where, text = _name((run_id, index)), str(UUID(bytes=run_id))
-            if task["status"] == "completed" and name_effect(text, spec.name) not in ledger.effects:
+            if task["status"] == "completed" and name_effect(text, task_name) not in ledger.effects:
                 self.say(f"I5 task {where} is completed, and its effect is not in the ledger")
-            called = calls[text, spec.name]
-            begun = sum(count for (run, name, _), count in ledger.begun.items() if (run, name) == (text, spec.name))
+            called = calls[text, task_name]
+            begun = sum(count for (run, name, _), count in ledger.begun.items() if (run, name) == (text, task_name))
             if called > begun:
                 self.say(f"I5 task {where} had {called} effects in {begun} bodies")
             if spec.effect != "idempotent" and called > 1:
                 self.say(f"I5 the effect of task {where} ({spec.effect}) was called {called} times")
-            late = [hand for hand in ledger.begun if hand[:2] == (text, spec.name) and hand[2] > task["token"]]
+            late = [hand for hand in ledger.begun if hand[:2] == (text, task_name) and hand[2] > task["token"]]
             if late:
                 self.say(f"I4 task {where} is at token {task['token']}, and {late} began")
 
@@ -238,6 +263,49 @@ class Checker:
         for (run_id, task), _ in tables["parked_task"].items():
             if tables["run"][run_id,]["status"] in RUN_ENDS:
                 self.say(f"I13 run {_name((run_id,))} has ended, and task {task} is still before a person")
+
+    def _check_signals(self) -> None:
+        """I10b: what was answered is there; it was taken by one task, is kept, or was refused for a reason; and of one
+        sender's the first comes first."""
+        tables = self._scene.postgres.tables
+        for run_id, ids in self._scene.client.signals.items():
+            for signal_id in ids:
+                if (UUID(signal_id).bytes,) not in tables["signal"]:
+                    self.say(f"I24 the signal {signal_id[-6:]} was answered, and is not there")
+            self._check_order(run_id, [UUID(signal_id).bytes for signal_id in ids])
+        takers = Counter((row["run_id"], row["task"]) for row in tables["signal"].values() if row["status"] == "taken")
+        for place, count in takers.items():
+            if count > 1:
+                self.say(f"I10b task {_name(place)} took {count} signals")
+        for (signal_id,), row in tables["signal"].items():
+            where = f"signal {signal_id.hex()[-6:]} of run {_name((row['run_id'],))}"
+            if row["status"] == "sent":
+                self.say(f"I10b {where}: nobody took note of it")
+            if row["status"] == "refused" and not row["reason"]:
+                self.say(f"I10b {where} was refused for no reason")
+            if row["status"] == "taken":
+                task = tables["task"][row["run_id"], row["task"]]
+                output = msgspec.json.decode(task["output"] or b"{}")
+                if task["status"] != "completed" or output.get("signal_id") != str(UUID(bytes=signal_id)):
+                    self.say(f"I10b {where}: task {row['task']} took it, and does not say so")
+        heard = Counter(
+            msgspec.json.decode(task["output"]).get("signal_id")
+            for (run_id, index), task in tables["task"].items()
+            if task["status"] == "completed" and self._scene.plan_of(run_id).tasks[index].signal is not None
+        )
+        for signal_id, times in heard.items():
+            if signal_id is not None and times > 1:
+                self.say(f"I10b signal {signal_id[-6:]} completed {times} tasks")
+        for (run_id, task), _ in tables["signal_wait"].items():
+            if tables["run"][run_id,]["status"] in RUN_ENDS:
+                self.say(f"I13 run {_name((run_id,))} has ended, and task {task} still waits for a signal")
+
+    def _check_order(self, run_id: str, ids: list[bytes]) -> None:
+        """Those of no key are for whoever waits: none is taken by a task while an earlier one of them is only kept."""
+        rows = [self._scene.postgres.tables["signal"].get((signal_id,)) for signal_id in ids]
+        statuses = [row["status"] for row in rows if row is not None and row["key"] is None]
+        if statuses != sorted(statuses, key=["taken", "kept", "refused"].index):
+            self.say(f"I10b signals of run {run_id[-6:]}, as they were sent, are {statuses}")
 
 
 def derive(total: int, states: Counter[str], attention: bool, control: int) -> str:

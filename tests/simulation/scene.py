@@ -113,7 +113,7 @@ class Scene:
             report_death(notes, held, "it was killed")
 
     def task_name(self, run_id: bytes, index: int) -> str:
-        return str(self.plan_of(run_id).tasks[index].name)
+        return self.plan_of(run_id).name_of(index)
 
     def plan_of(self, run_id: bytes) -> Plan:
         version_id = self.postgres.tables["run"][run_id,]["version_id"]

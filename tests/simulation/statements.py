@@ -120,7 +120,7 @@ def save_outputs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
 
 _NEW_TASK: Final[Row] = {
     "status": "pending", "attempt": 0, "token": 0, "retries_from": 0, "session_id": None, "due_at": None, "input": None,
-    "output": None, "error": None, "lookups": 0, "vanished": 0, "withheld": None,
+    "output": None, "error": None, "lookups": 0, "vanished": 0, "withheld": None, "items": None,
 }  # fmt: skip
 
 
@@ -178,6 +178,17 @@ def save_tasks(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
         }
         new["status"] = str(new["status"])
         _put_task(t, key, {**(task or _NEW_TASK), **new})
+    return []
+
+
+@model
+def count_items(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("count_items", list(columns)):
+        key = (row["run_ids"], row["tasks"])
+        t.lock("task", key)
+        task = t.get("task", *key) or {}
+        refuse(row["completed"] + row["failed"] <= row["begun"] <= task["items"], "task_items_add_up")
+        t.put("task", key, {**task, "items_counted": (row["begun"], row["completed"], row["failed"])})
     return []
 
 
@@ -284,6 +295,36 @@ def find_resolver(t: Transaction, *, run_id: UUID, task: int, namespace: str) ->
 
 
 @model
+def stop_listening(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("stop_listening", list(columns)):
+        key = (row["run_ids"], row["tasks"])
+        if t.get("signal_wait", *key) is not None:
+            t.put("signal_wait", key, None)
+    return []
+
+
+@model
+def listen(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("listen", list(columns)):
+        key = (row["run_ids"], row["tasks"])
+        unique(t, "signal_wait", key)
+        t.put("signal_wait", key, {"token": row["tokens"], "name": row["names"], "key": row["keys"]})
+    return []
+
+
+@model
+def settle_signals(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("settle_signals", list(columns)):
+        key = (row["signal_ids"],)
+        t.lock("signal", key)
+        signal = t.get("signal", *key)
+        must(signal is not None and signal["status"] in ("sent", "kept"), "a signal was taken already")
+        settled = {"status": row["statuses"], "task": row["tasks"], "token": row["tokens"], "reason": row["reasons"]}
+        t.put("signal", key, {**(signal or {}), **settled})
+    return []
+
+
+@model
 def bury_tasks(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
     for row in given("bury_tasks", list(columns)):
         key = ("task", row["run_ids"], row["tasks"], row["tokens"])
@@ -342,7 +383,7 @@ def delete_rows(t: Transaction, ids: Any) -> list[tuple[Any, ...]]:
 LOADED_RUN: Final = ("version_id", "row_version", "attention", "control", "namespace")
 LOADED_TASK: Final = (
     "status", "attempt", "token", "retries_from", "due_at", "input", "output", "error", "session_id", "lookups",
-    "vanished", "withheld",
+    "vanished", "withheld", "items",
 )  # fmt: skip
 """Columns of `load_runs` behind the run's id, and behind a task's index."""
 
@@ -352,6 +393,9 @@ def load_runs(t: Transaction, ids: list[UUID]) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     tasks: dict[bytes, list[tuple[Any, ...]]] = {run_id.bytes: [] for run_id in ids}
     for (run_id, index), task in t.rows("task"):
+        owner = t.get("task", run_id, index // 10_000 - 1) if index >= 10_000 else None
+        if owner is not None and owner["status"] == "completed":
+            continue
         if run_id in tasks and (task["token"] > 0 or task["status"] != "pending" or task["withheld"]):
             tasks[run_id].append((index, *_loaded_task(t, run_id, index, task)))
     for run_id in ids:
@@ -380,6 +424,68 @@ def load_inbox(t: Transaction, ids: list[UUID]) -> list[tuple[Any, ...]]:
         for id_, row in rows
         if row is not None
     ]
+
+
+def _signals(t: Transaction, wanted: Callable[[Row], bool]) -> list[tuple[UUID, Row]]:
+    found = [(UUID(bytes=key[0]), row) for key, row in t.rows("signal") if wanted(row)]
+    return sorted(found, key=lambda one: (one[1]["sent_at"], one[0]))
+
+
+def _loaded_signal(signal_id: UUID, row: Row) -> tuple[Any, ...]:
+    content = (row["name"], row["key"], row["data"], row["actor"], row["sent_at"])
+    return (UUID(bytes=row["run_id"]), signal_id, *content)
+
+
+@model
+def load_unapplied_signals(t: Transaction, ids: list[UUID]) -> list[tuple[Any, ...]]:
+    named = [t.get("signal", signal_id.bytes) for signal_id in ids]
+    runs = {row["run_id"] for row in named if row is not None}
+    waiting = {UUID(bytes=key[0]) for key, row in t.rows("inbox") if row["applied_at"] is None}
+    found = _signals(t, lambda row: row["run_id"] in runs)
+    return [_loaded_signal(id_, row) for id_, row in found if id_ in waiting]
+
+
+@model
+def load_kept_signals(t: Transaction, ids: list[UUID]) -> list[tuple[Any, ...]]:
+    runs = {run_id.bytes for run_id in ids}
+    found = _signals(t, lambda row: row["run_id"] in runs and row["status"] == "kept")
+    return [_loaded_signal(*one) for one in found]
+
+
+@model
+def find_signal_target(t: Transaction, *, run_id: UUID, namespace: str) -> list[tuple[Any, ...]]:
+    run = t.get("run", run_id.bytes)
+    if run is None:
+        return []
+    kept = _signals(t, lambda row: row["run_id"] == run_id.bytes and row["status"] in ("sent", "kept"))
+    return [(run["status"], run["version_id"], len(kept), sum(len(row["data"]) for _, row in kept))]
+
+
+@model
+def insert_signal(t: Transaction, *, signal_id: UUID, run_id: UUID, sender_id: str | None, **row: Any) -> list[Any]:
+    if sender_id is not None:
+        t.lock("signal", (run_id.bytes, sender_id))  # stands for the unique index
+        if find_signal_of_sender(t, run_id=run_id, sender_id=sender_id):
+            return []
+    content = {name: row[name] for name in ("name", "key", "data", "actor")}
+    new = {**content, "run_id": run_id.bytes, "sender_id": sender_id, "sent_at": t.now, "status": "sent"}
+    t.put("signal", (signal_id.bytes,), {**new, "task": None, "token": None, "reason": None})
+    return [(signal_id,)]
+
+
+@model
+def find_signal_of_sender(t: Transaction, *, run_id: UUID, sender_id: str) -> list[tuple[Any, ...]]:
+    found = _signals(t, lambda row: row["run_id"] == run_id.bytes and row["sender_id"] == sender_id)
+    return [(id_, row["name"], row["key"], row["data"]) for id_, row in found]
+
+
+@model
+def get_signal(t: Transaction, *, signal_id: UUID) -> list[tuple[Any, ...]]:
+    row = t.get("signal", signal_id.bytes)
+    if row is None:
+        return []
+    head = (signal_id, UUID(bytes=row["run_id"]), row["name"], row["key"], row["data"], row["sender_id"], row["actor"])
+    return [(*head, instant(row["sent_at"]), row["status"], row["task"], row["token"], None, None, row["reason"])]
 
 
 def _new_request(t: Transaction, inbox_id: UUID, run_id: UUID, kind: str, body: str, actor: str) -> None:

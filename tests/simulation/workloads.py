@@ -19,6 +19,7 @@ from headrace.messages import effect_key
 from headrace.registry import Registry
 from state.control import pause_run, resume_run, terminate_run
 from state.decisions import cancel_run, decide_approval, resolve_task
+from state.signals import Message, send_signal
 from state.starts import start_run
 from state.store import Store
 from tests.simulation.ledger import Ledger
@@ -35,6 +36,18 @@ _QUESTION: Final = {"title": "Go on?", "approvers": ["ops"], "expires": "4s", "o
 
 def _step(*needs: str, **more: Any) -> dict[str, Any]:
     return {"run": "step", "needs": list(needs), "retry": _RETRY} | more
+
+
+_READ: Final = {"fails": "${{ input.fails }}", "read": "${{ tasks.each.output }}"}
+
+
+def _item(
+    *needs: str, max_parallel: int = 1_000, failures: str = "fail_fast", retry: object = _RETRY, **more: Any
+) -> dict[str, Any]:
+    """A map over six items."""
+    list_ = {"over": [*range(6)], "max_parallel": max_parallel, "failures": failures}
+    given = {"fails": "${{ input.fails }}", "item": "${{ item }}", "index": "${{ index }}"}
+    return _step(*needs, map=list_, retry=retry, **{"with": given}, **more)
 
 
 WORKFLOWS: Final[dict[str, dict[str, Any]]] = {
@@ -64,7 +77,18 @@ WORKFLOWS: Final[dict[str, dict[str, Any]]] = {
             "last": _step("two", "rescue", join="always"),
         }
     },
+    "map": {"tasks": {"a": _step(), "each": _item("a", max_parallel=3), "b": _step("each", **{"with": _READ})}},
+    "finish": {"tasks": {"each": _item(failures="finish", retry=1), "b": _step("each", join="always")}},
+    "fail_fast": {"tasks": {"each": _item(run="guarded", effect="manual", retry=2), "b": _step("each", join="always")}},
     "patient": {"tasks": {"a": _step(), "pause": {"needs": "a", "wait": {"for": "3s"}}, "b": _step("pause")}},
+    "told": {
+        "tasks": {
+            "a": _step(),
+            "news": {"needs": "a", "signal": {"name": "news", "timeout": "3s", "on_timeout": "complete"}},
+            "more": {"needs": "a", "signal": {"name": "news", "key": "k", "timeout": "4s", "on_timeout": "complete"}},
+            "b": _step("news", "more"),
+        }
+    },
     "impatient": {"tasks": {"a": _step(timeout="1s"), "b": _step("a", timeout="1s")}},
 }  # fmt: skip
 
@@ -146,6 +170,8 @@ class Client:
         """Trigger key -> run id, of every start that was answered OK."""
         self.asked: set[str] = set()
         self.conflicts: list[str] = []
+        self.signals: dict[str, list[str]] = {}
+        """Run id -> ids of signals that were answered, in the order in which they were sent one after another."""
         self.busy = 0
 
     async def run(self) -> None:
@@ -179,6 +205,8 @@ class Client:
         await self._control(run_id)
         if workflow == "approval" and random.random() < 0.6:
             await self._approve(run_id)
+        if workflow == "told":
+            await self._signal(run_id)
         self.busy -= 1
 
     async def _start(self, key: str, workflow: str, given: bytes) -> str:
@@ -217,6 +245,24 @@ class Client:
     async def _cancel(self, connection: Any, run_id: str) -> None:
         with suppress(ConflictError, NotFoundError):
             await cancel_run(connection, self._store, UUID(run_id), reason="no longer wanted", actor="client")
+
+    async def _signal(self, run_id: str) -> None:
+        """Some come before anybody waits, some as it times out, some to a run that has ended; some twice."""
+        random = sim().random
+        for number in range(random.randint(0, 4)):
+            await asyncio.sleep(random.random() * random.choice([0.0, 0.3, 3.0]))
+            key = random.choice([None, "k", "other"])
+            message = Message("news", b'{"number":%d}' % number, key, f"signal-{number}")
+            times = random.choice([1, 1, 2])
+            told = await asyncio.gather(*(self._until_told(partial(self._send, run_id, message)) for _ in range(times)))
+            ids = {str(row.signal_id) for row in told if row is not None}
+            if len(ids) > 1:
+                self.conflicts.append(f"signal {number} of run {run_id[-6:]} was stored as {sorted(ids)}")
+            self.signals.setdefault(run_id, []).extend(ids)
+
+    async def _send(self, run_id: str, message: Message, connection: Any) -> Any:
+        with suppress(ConflictError, NotFoundError):
+            return (await send_signal(connection, self._store, UUID(run_id), message, actor="client"))[0]
 
     async def _approve(self, run_id: str) -> None:
         """Look for the question for a while; answer it if it comes, and its expiry was not faster."""

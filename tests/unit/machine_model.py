@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from headrace.expressions import compile_condition, compile_template
+from headrace.expressions import OF_AN_ITEM, compile_condition, compile_template
 from headrace.machine import (
     Action,
     Cancelled,
@@ -26,6 +26,7 @@ from headrace.machine import (
     Resumed,
     RunState,
     RunStatus,
+    Signalled,
     TaskPlan,
     TaskState,
     Terminated,
@@ -34,8 +35,8 @@ from headrace.machine import (
     begin,
 )
 from headrace.machine.backoff import RetryPlan
-from headrace.machine.plan import ApprovalPlan, Effect, Join, WaitPlan
-from headrace.machine.status import PAUSED
+from headrace.machine.plan import ApprovalPlan, Effect, Failures, Join, MapPlan, SignalPlan, WaitPlan
+from headrace.machine.status import PAUSED, TERMINAL
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 KEY = b"01890a5d-ac96-774b-bcce-b302099a8057"
@@ -71,21 +72,27 @@ def task(
     effect: Effect = "idempotent",
     join: Join = "all",
     wait: WaitPlan | None = None,
+    signal: SignalPlan | None = None,
+    over: object = None,
+    failures: Failures = "fail_fast",
+    max_parallel: int = 1_000,
 ) -> Spec:
     """One task of a plan. asks: it has an approval; with `run=None` it is nothing else. timeout: seconds. Under
-    `effect="reconcile"` it has a lookup."""
+    `effect="reconcile"` it has a lookup. over: it is a map."""
     options = {
         "run": run,
         "retry": retry,
         "timeout": timeout,
         "approval": QUESTION if asks else None,
         "condition": None if condition is None else compile_condition(condition),
-        "template": None if template is None else compile_template(template),
+        "template": None if template is None else compile_template(template, OF_AN_ITEM if over else ()),
         "exclusive": exclusive,
         "effect": effect,
         "lookup": "lookup" if effect == "reconcile" else None,
         "join": join,
         "wait": wait,
+        "signal": signal,
+        "map": None if over is None else MapPlan(compile_template(over), max_parallel, failures),
     }
     return Spec(name, needs, options)
 
@@ -106,7 +113,8 @@ def picture(run: RunState) -> tuple[Any, ...]:
     """All of a run, as a value that shares nothing mutable with it."""
     return (
         run.key, run.plan, run.input, run.row_version, run.attention, run.control, run.status,
-        dict(run.tasks), dict(run.counts), dict(run.missing), dict(run.wanted),
+        dict(run.tasks), dict(run.counts), dict(run.missing), dict(run.wanted), dict(run.signals),
+        dict(run.maps),
     )  # fmt: skip
 
 
@@ -117,21 +125,16 @@ def content(transition: Transition | None) -> tuple[Any, ...] | None:
     counts = {status: count for status, count in transition.counts.items() if count}
     return (
         transition.tasks, transition.missing, transition.wanted, counts, transition.attention, transition.control,
-        transition.status, transition.actions,
+        transition.status, transition.actions, transition.kept, list(transition.taken), transition.maps,
     )  # fmt: skip
 
 
 def reload(run: RunState) -> RunState:
     """The run as a process finds it that has only what Postgres holds."""
     return RunState(
-        run.key,
-        run.plan,
-        run.input,
-        row_version=run.row_version,
-        attention=run.attention,
-        control=run.control,
-        tasks=dict(run.tasks),
-    )
+        run.key, run.plan, run.input, row_version=run.row_version, attention=run.attention, control=run.control,
+        tasks=dict(run.tasks), signals=sorted(run.signals.values(), key=lambda signal: signal.order),
+    )  # fmt: skip
 
 
 def essence(run: RunState) -> tuple[Any, ...]:
@@ -142,7 +145,8 @@ def essence(run: RunState) -> tuple[Any, ...]:
         if run.task(spec.index).is_untouched and not spec.is_chained
     }
     counts = {status: count for status, count in run.counts.items() if count}
-    return run.status, run.attention, run.control, run.tasks, counts, missing
+    maps = {index: counts for index, counts in run.maps.items() if run.tasks[index].status not in TERMINAL}
+    return run.status, run.attention, run.control, run.tasks, counts, missing, run.signals, maps
 
 
 class Trial:
@@ -169,7 +173,20 @@ class Trial:
         return self.run.status
 
     def state(self, name: str) -> TaskState:
-        return self.run.task(self.plan.index[name])
+        return self.run.task(self.place(name))
+
+    def place(self, name: str) -> int:
+        """Of a task, or of an item: `pages.17`."""
+        place = self.plan.find(name)
+        assert place is not None, name
+        return place
+
+    def items(self, name: str) -> list[str]:
+        """The states of a map's items that have begun."""
+        first = self.place(f"{name}.0")
+        return [
+            self.run.tasks[place].status.value for place in sorted(self.run.tasks) if first <= place < first + 10_000
+        ]
 
     def token(self, name: str) -> int:
         return self.state(name).token
@@ -188,28 +205,28 @@ class Trial:
 
     def _apply(self, transition: Transition) -> None:
         self.told = transition.actions
-        self.changed = {self.plan.tasks[index].name for index in transition.tasks}
+        self.changed = {self.plan.name_of(index) for index in transition.tasks}
         self.actions += transition.actions
         self.run.apply(transition)
 
     def start(self, name: str) -> bool:
-        return self.tell(Started(self.plan.index[name], self.token(name), NONCE, SESSION))
+        return self.tell(Started(self.place(name), self.token(name), NONCE, SESSION))
 
     def claim(self, name: str, session: str = SESSION) -> bool:
-        return self.tell(Started(self.plan.index[name], self.token(name), NONCE, session, claim=True))
+        return self.tell(Started(self.place(name), self.token(name), NONCE, session, claim=True))
 
     def succeed(self, name: str, output: bytes = b"null") -> bool:
-        return self.tell(Succeeded(self.plan.index[name], self.token(name), NONCE, output=msgspec.Raw(output)))
+        return self.tell(Succeeded(self.place(name), self.token(name), NONCE, output=msgspec.Raw(output)))
 
     def fail(self, name: str, error: Error = BROKEN) -> bool:
-        return self.tell(Failed(self.plan.index[name], self.token(name), NONCE, error))
+        return self.tell(Failed(self.place(name), self.token(name), NONCE, error))
 
     def give_back(self, name: str, *, begun: bool, session: str = "") -> bool:
-        return self.tell(Returned(self.plan.index[name], self.token(name), NONCE, begun, session=session))
+        return self.tell(Returned(self.place(name), self.token(name), NONCE, begun, session=session))
 
     def lose(self, name: str, *, begun: bool | None = None, session: str = "") -> bool:
         """begun: as the parent of its worker knows; None: as a sweep finds it."""
-        return self.tell(Lost(self.plan.index[name], self.token(name), NONCE, begun=begun, session=session))
+        return self.tell(Lost(self.place(name), self.token(name), NONCE, begun=begun, session=session))
 
     def look_up(self, name: str, happened: bool | None, output: object = None) -> bool:
         """Let the task's lookup answer."""
@@ -218,18 +235,22 @@ class Trial:
     def resolve(
         self, name: str, outcome: Literal["happened", "did_not_happen", "fail"], output: bytes = b"null"
     ) -> bool:
-        return self.tell(Resolved(self.plan.index[name], self.token(name), outcome, output, "ada", "I looked"))
+        return self.tell(Resolved(self.place(name), self.token(name), outcome, output, "ada", "I looked"))
 
     def wait_for(self, name: str, timer: str = "backoff") -> bool:
         """Let time pass until the task's timer is due, and say so."""
         self.at = max(self.at, self.state(name).due_at or 0)
-        return self.tell(Due(self.plan.index[name], self.token(name), NONCE, timer))
+        return self.tell(Due(self.place(name), self.token(name), NONCE, timer))
 
     def decide(self, name: str, outcome: str, by: str = "", comment: str = "") -> bool:
-        return self.tell(Decided(self.plan.index[name], self.token(name), outcome, by, comment))
+        return self.tell(Decided(self.place(name), self.token(name), outcome, by, comment))
 
     def replay(self, name: str, input: bytes | None = None) -> bool:
-        return self.tell(Replayed(self.plan.index[name], self.token(name), input=input))
+        return self.tell(Replayed(self.place(name), self.token(name), input=input))
+
+    def signal(self, name: str, number: int = 1, data: bytes = b"null", key: str | None = None) -> bool:
+        """Tell it the signal of that number; the numbers are the order in which they were sent."""
+        return self.tell(Signalled(f"signal-{number}", name, data, key, "ada", START + number))
 
     def cancel(self, reason: str = "") -> bool:
         return self.tell(Cancelled(reason))

@@ -125,6 +125,8 @@ ASKING = [
     ["run", "greet"],
     ["show", RUN_ID],
     ["cancel", RUN_ID],
+    ["signal", RUN_ID, "paid"],
+    ["signals", RUN_ID],
     ["approvals"],
     ["approve", RUN_ID],
     ["reject", RUN_ID],
@@ -480,6 +482,37 @@ def test_cancel_sends_the_reason(api: FakeApi) -> None:
     api.answers[f"POST /runs/{RUN_ID}/cancel"] = httpx.Response(202, json={"run_id": RUN_ID, "accepted": True})
     assert headrace("cancel", RUN_ID, "--reason", "wrong order").exit_code == 0
     assert api.body() == {"reason": "wrong order"}
+
+
+def signal_document(**given: Any) -> dict[str, Any]:
+    made = {
+        "name": "paid",
+        "run_id": RUN_ID,
+        "key": None,
+        "sent_at": "2026-11-29T10:00:00Z",
+        "actor": "bank",
+        "status": "kept",
+    }
+    return {**made, "task": None, "reason": None, **given}
+
+
+def test_signal_sends_its_data_and_only_what_was_given(api: FakeApi) -> None:
+    api.answers[f"POST /runs/{RUN_ID}/signals"] = httpx.Response(201, json=signal_document(status="sent"))
+    result = headrace("signal", RUN_ID, "paid", "--data", '{"sum": 3}', "--key", "o-1")
+    assert (result.exit_code, result.stdout) == (0, f"signal paid of run {RUN_ID} is stored\n")
+    assert api.body() == {"name": "paid", "key": "o-1", "data": {"sum": 3}}
+    assert headrace("signal", RUN_ID, "paid", "--id", "evt-1").exit_code == 0
+    assert api.body() == {"name": "paid", "id": "evt-1", "data": None}
+
+
+def test_signals_say_what_became_of_them(api: FakeApi) -> None:
+    refused = signal_document(status="refused", reason="the run was failed when it came")
+    api.answers[f"GET /runs/{RUN_ID}/signals"] = items(signal_document(status="taken", task="wait"), refused)
+    result = headrace("signals", RUN_ID)
+    assert result.exit_code == 0
+    assert "taken" in result.stdout
+    assert "wait" in result.stdout
+    assert "refused: the run was failed when it came" in " ".join(result.stdout.split())
 
 
 # == decisions and repair ==============================================================================================

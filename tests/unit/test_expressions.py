@@ -215,7 +215,7 @@ REFUSED = [
     ("${{ 'a }} ", "unexpected"),
     ("${{ input + }}", "syntax error at column"),
     ("${{ input input }}", "syntax error at column"),
-    ("${{ input.in }}", "syntax error"),
+    ("${{ input.in }}", 'a word of the language stands in brackets: ["in"]'),
     ("${{ (input }}", "syntax error"),
     ("${{ input; }}", "unexpected ';'"),
     ("${{ input // why }}", "comments"),

@@ -25,6 +25,7 @@ from headrace.graph import (
     TASKS_MAX,
     Approval,
     Retry,
+    Signal,
     Task,
     Wait,
     Workflow,
@@ -241,6 +242,20 @@ FAULTS = [
     (tasks("a: { run: r }", "b:", "  run: r", "  needs: [a]", "  join: 2"), "tasks.b.join", 7, "b has 1 needs"),
     (tasks("a: { run: r, join: any }"), "tasks.a.join", 3, "nothing to join: a has no needs"),
     (tasks("a: { run: r, jion: any }"), "tasks.a.jion", 3, "did you mean join?"),
+    # maps
+    (tasks("a: { map: [1] }"), "tasks.a", 3, "must have `run`"),
+    (tasks("a: { approval: {}, map: [1] }"), "tasks.a", 3, "a `map` needs a `run`"),
+    (tasks("a: { run: b, map: 7 }"), "tasks.a.map", 3, "must be a map, not a number"),
+    (tasks("a: { run: b, map: soon }"), "tasks.a.map.over", 3, "must be a list of up to 10,000 items, or one ${{ … }}"),
+    (tasks("a: { run: b, map: { over: [1], max_parallel: 0 } }"), "tasks.a.map.max_parallel", 3, "greater than"),
+    (tasks("a: { run: b, map: { over: [1], failures: none } }"), "tasks.a.map.failures", 3, "'fail_fast', 'finish'"),
+    (tasks("a: { run: b, map: { over: [1], paralel: 3 } }"), "tasks.a.map.paralel", 3, "did you mean max_parallel?"),
+    (tasks("a: { run: b, map: '${{ item }}' }"), "tasks.a.map", 3, "only the `with` of a map knows its items"),
+    (tasks("a: { run: b, map: '${{ tasks.c.output }}' }"), "tasks.a.map", 3, "there is no task c"),
+    (tasks("a: { run: b, map: '${{ 1 + }}' }"), "tasks.a.map", 3, "syntax error"),
+    (tasks("a: { run: b, with: '${{ index }}' }"), "tasks.a.with", 3, "unknown variable index"),
+    (tasks("a: { run: b, if: 'item == 1', map: [1] }"), "tasks.a.if", 3, "unknown variable item"),
+    (tasks("a: { wait: { for: 1s }, map: [1] }"), "tasks.a", 3, "leave out map"),
     # waits
     (tasks("a: { wait: { for: 3d, until: 2026-01-01T00:00:00Z } }"), "tasks.a.wait", 3, "either `for` or `until`"),
     (tasks("a: { wait: {} }"), "tasks.a.wait", 3, "either `for` or `until`"),
@@ -260,6 +275,24 @@ FAULTS = [
     (tasks("a:", "  wait:", "    until: on ${{ now }}"), "tasks.a.wait.until", 5, "the whole of it in one"),
     (tasks("a:", "  wait:", "    for: ${{ tasks.b.output }}"), "tasks.a.wait.for", 5, "there is no task b"),
     (tasks("a: { run: r }", "b: { wait: { for: '${{ tasks.a.output }}' } }"), "tasks.b.wait.for", 4, "not upstream"),
+    # signals
+    (tasks("a: { signal: {} }"), "tasks.a.signal.name", 3, "is missing"),
+    (tasks("a: { signal: 7 }"), "tasks.a.signal", 3, "must be a map, not a number"),
+    (tasks("a: { signal: a b }"), "tasks.a.signal.name", 3, "'a b' is no name of a signal"),
+    (tasks("a: { signal: { name: s, kee: x } }"), "tasks.a.signal.kee", 3, "did you mean key?"),
+    (tasks("a: { signal: { name: s, timeout: soon } }"), "tasks.a.signal.timeout", 3, "'soon' is no duration"),
+    (tasks("a: { signal: { name: s, timeout: 0 } }"), "tasks.a.signal.timeout", 3, "longer than 0s"),
+    (tasks("a: { signal: { name: s, on_timeout: complete } }"), "tasks.a.signal", 3, "`on_timeout` needs a `timeout`"),
+    (tasks("a: { signal: { name: s, on_timeout: skip } }"), "tasks.a.signal.on_timeout", 3, "'fail' or 'complete'"),
+    (tasks("a: { signal: s, run: r }"), "tasks.a", 3, "a `signal` does nothing else: leave out run"),
+    (tasks("a: { signal: s, timeout: 3s }"), "tasks.a", 3, "the time-out of a signal is `signal: {timeout: …}`"),
+    (tasks("a: { signal: s, wait: { for: 3d } }"), "tasks.a", 3, "a `wait` does nothing else: leave out signal"),
+    (tasks("a: { signal: { name: s, key: '' } }"), "tasks.a.signal.key", 3, "at least 1"),
+    (tasks("a: { signal: { name: s, key: '${{ input. }}' } }"), "tasks.a.signal.key", 3, "syntax error at column 7"),
+    (tasks("a: { run: r }", "b: { signal: { name: s, key: '${{ tasks.a.output }}' } }"), "tasks.b.signal.key", 4,
+     "not upstream"),
+    (tasks("a: { run: r }", "b: { signal: { name: s, timeout: '${{ tasks.c.output }}' } }"), "tasks.b.signal.timeout",
+     4, "there is no task c"),
     (tasks("a: { run: r, if: now > timestamp(input.x) }"), "tasks.a.if", 3, "only a wait knows what time it is"),
     # what comes out
     ("output: 3\n" + tasks("a: { run: r }"), "output", 1, "must be a map, not a number"),
@@ -572,6 +605,13 @@ WAITS = [
 ]
 
 
+SIGNALS: list[Any] = [
+    "paid",
+    {"name": "paid", "key": "order-${{ input.order }}", "timeout": "72h"},
+    {"name": "a.b-c", "timeout": "${{ input.delay }}", "on_timeout": "complete"},
+]
+
+
 @st.composite
 def definitions(draw: st.DrawFn) -> dict[str, Any]:
     one_name = st.text(string.ascii_letters, min_size=1, max_size=5)
@@ -580,7 +620,7 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
     for name in names:
         task: dict[str, Any] = {"run": draw(st.sampled_from(["a.b", "on", "x"]))}
         if waits := draw(coin) and draw(coin):
-            task = {"wait": draw(st.sampled_from(WAITS))}
+            task = draw(st.sampled_from([*({"wait": wait} for wait in WAITS), *({"signal": s} for s in SIGNALS)]))
         before = list(made)
         if draw(coin) and before:
             task["needs"] = draw(st.lists(st.sampled_from(before), unique=True) | st.sampled_from(before))
@@ -607,7 +647,7 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
     if draw(coin):
         data["description"] = draw(json_text)
     if draw(coin):
-        data["output"] = draw(st.sampled_from([{}, {"b": 1, "a": f"${{{{ tasks.{names[-1]}.output }}}}"}]))
+        data["output"] = draw(st.sampled_from([{}, {"b": 1, "a": f'${{{{ tasks["{names[-1]}"].output }}}}'}]))
     return data
 
 
@@ -627,6 +667,14 @@ def test_a_wait_has_one_spelling() -> None:
     assert first.canonical() == second.publishable().canonical()
     assert b'"wait":{"for":"3d"}' in first.canonical()
     assert b'"wait":{"until":"2026-03-29T07:00:00Z"}' in first.canonical()
+
+
+def test_a_signal_has_one_spelling() -> None:
+    first = parse(tasks("a: { signal: paid }", "b: { signal: { name: paid, timeout: 72h } }"))
+    second = build("w").task("a", signal="paid").task("b", signal=Signal(name="paid", timeout="3d"))
+    assert first.canonical() == second.publishable().canonical()
+    assert b'"a":{"signal":{"name":"paid"}}' in first.canonical()
+    assert b'"signal":{"name":"paid","timeout":"3d"}' in first.canonical()
 
 
 @settings(deadline=None)
@@ -672,6 +720,9 @@ def test_the_exported_schema_is_a_schema_and_refuses_what_it_can() -> None:
         {"name": "w", "tasks": {"a": {"wait": {}}}},
         {"name": "w", "tasks": {"a": {"wait": {"for": "1d", "until": "2026-03-29T09:00:00Z"}}}},
         {"name": "w", "tasks": {"a": {"wait": {"for": True}}}},
+        {"name": "w", "tasks": {"a": {"signal": {}}}},
+        {"name": "w", "tasks": {"a": {"signal": "a b"}}},
+        {"name": "w", "tasks": {"a": {"signal": {"name": "s", "on_timeout": "skip"}}}},
         {"name": "w", "tasks": {"a": {"run": "r"}}, "output": []},
         {"name": "w", "tasks": {}},
     ):
@@ -837,9 +888,20 @@ def test_a_schema_that_never_ends_is_a_fault_and_not_a_crash() -> None:
 def test_the_examples_of_the_reference_page_run(tmp_path: Path) -> None:
     fences = re.findall(r"```(\w+)\n(.*?)```", DOCS.read_text(), re.DOTALL)
     workflows = [parse(text) for kind, text in fences if kind == "yaml"]
-    assert [workflow.name for workflow in workflows] == ["orders", "refunds", "follow-up"]
+    assert [workflow.name for workflow in workflows] == ["orders", "refunds", "follow-up", "invoices"]
     assert list(workflows[0].tasks) == ["validate", "charge", "release", "ship"]
     script = tmp_path / "examples.py"
     script.write_text("\n".join(text for kind, text in fences if kind == "python"))
     ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)  # our own page
     assert [text for kind, text in fences if kind == "text"] == [ran.stdout]
+
+
+def test_a_map_may_be_only_its_list():
+    short = parse('name: w\ntasks: { a: { run: b, map: "${{ input.pages }}", with: "${{ item }}-${{ index }}" } }')
+    long = build("w").task("a", run="b", map={"over": "${{ input.pages }}"}, with_="${{ item }}-${{ index }}")
+    assert short == long.publishable()
+    assert short.digest == long.publishable().digest
+    task = short.tasks["a"].map
+    assert task is not None
+    assert (task.over, task.max_parallel, task.failures) == ("${{ input.pages }}", 1_000, "fail_fast")
+    assert Workflow.model_validate_json(short.canonical()) == short

@@ -21,6 +21,7 @@ from headrace.machine import (
     Grant,
     Isolated,
     KeepOutput,
+    KeepSignal,
     MachineEvent,
     Park,
     Released,
@@ -28,12 +29,15 @@ from headrace.machine import (
     Resolved,
     RunStatus,
     SetTimer,
+    Signalled,
+    StopListening,
+    TakeSignal,
     TaskState,
     TaskStatus,
     Unpark,
 )
 from headrace.machine.advance import DRAINED, LOST
-from headrace.machine.plan import WaitPlan
+from headrace.machine.plan import SignalPlan, WaitPlan
 from headrace.machine.run_state import UNTOUCHED
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 from tests.unit.machine_model import (
@@ -142,6 +146,8 @@ def _parked() -> Trial:
     return trial
 
 
+NEWS = SignalPlan("news", timeout=WaitPlan(length=SECOND))
+NEWS_OR_NONE = msgspec.structs.replace(NEWS, on_timeout="complete")
 STATES: dict[str, Callable[[], Trial]] = {
     "untouched": _trial,
     "backoff": _backoff,
@@ -162,6 +168,8 @@ STATES: dict[str, Callable[[], Trial]] = {
     "look_again": _look_again,  # its lookup failed
     "parked": _parked,
     "until": lambda: _reached(run=None, wait=WaitPlan(length=SECOND)),  # an instant comes
+    "listening": lambda: _reached(run=None, signal=NEWS),
+    "or_none": lambda: _reached(run=None, signal=NEWS_OR_NONE),  # which is no failure
     "no_instant": lambda: _reached(run=None, wait=WaitPlan(value=compile_value("${{ input.n }}"))),  # and cannot
 }
 STANDS: dict[str, tuple[str, int, int]] = {  # status, attempt, token
@@ -184,6 +192,8 @@ STANDS: dict[str, tuple[str, int, int]] = {  # status, attempt, token
     "look_again": ("pending", 2, 3),
     "parked": ("waiting", 2, 2),
     "until": ("waiting", 0, 1),
+    "listening": ("waiting", 0, 1),
+    "or_none": ("waiting", 0, 1),
     "no_instant": ("failed", 0, 1),
 }
 LOOKUPS = {"looked_up": 1, "looking": 1, "look_again": 2}
@@ -229,12 +239,15 @@ OF_A_TASK: dict[str, Callable[[int, int], MachineEvent]] = {
     "it_shall_fail": lambda task, token: Resolved(task, token, "fail", by="ada"),
 }
 OF_A_RUN: dict[str, MachineEvent] = {
+    "signalled": Signalled("signal-1", "news", b"7", None, "ada", START),
+    "other_signal": Signalled("signal-1", "olds", b"7", None, "ada", START),
     "cancelled": Cancelled(),
     "isolated": Isolated(BROKEN),
     "released": Released(),
 }
 EVENTS = [*OF_A_TASK, *OF_A_RUN]
 CLAIMS = ("claimed", "claimed_twice")
+SIGNALS = ("signalled", "other_signal")
 ENDED = ("completed", "failed", "rejected", "skipped", "no_instant")
 
 # What the subject is afterwards. `.` stale: nothing changes; `=` the run changes, the subject does not; `?` no task
@@ -272,48 +285,52 @@ replayed_edited  .          .          .          .          .          .       
 it_happened      .          .          .          .          .          .          .          .        .         .        .
 it_did_not       .          .          .          .          .          .          .          .        .         .        .
 it_shall_fail    .          .          .          .          .          .          .          .        .         .        .
+signalled        =          =          =          =          =          =          =          =        =         =        .
+other_signal     =          =          =          =          =          =          =          =        =         =        .
 cancelled        cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =          =        =         =        .
 isolated         =          =          =          =          =          =          =          =        =         =        .
 released         .          .          .          .          .          .          .          .        .         .        .
 """  # noqa: E501 - a table is read across
 
 UNDER_A_POLICY = """
-                 offered    manual     reconcile  looked_up  looking    look_again parked     until      no_instant
-started          running    .          .          running    .          .          .          .          .
-claimed          running    ?          ?          running    ?          .          .          .          .
-claimed_twice    running    ?          ?          running    ?          .          .          .          .
-succeeded        completed  completed  completed  waiting    waiting    .          .          .          .
-happened         completed  completed  completed  completed  completed  .          .          .          .
-not_happened     completed  completed  completed  pending    pending    .          .          .          .
-cannot_tell      completed  completed  completed  waiting    waiting    .          .          .          .
-failed           pending    pending    pending    pending    pending    .          .          .          .
-failed_for_good  failed     failed     failed     waiting    waiting    .          .          .          .
-failed_doubtful  waiting    waiting    queued     pending    pending    .          .          .          .
-out_of_time      waiting    waiting    queued     pending    pending    .          .          .          .
-returned         queued     queued     queued     queued     queued     .          .          .          .
-returned_begun   waiting    waiting    queued     queued     queued     .          .          .          .
-lost             queued     waiting    queued     queued     queued     .          .          .          .
-lost_begun       waiting    waiting    queued     queued     queued     .          .          .          .
-lost_unbegun     queued     queued     queued     queued     queued     .          .          .          .
-backoff_due      .          .          .          .          .          queued     .          .          .
-backoff_early    .          .          .          .          .          .          .          .          .
-timeout_due      .          waiting    queued     .          pending    .          .          .          .
-timeout_early    .          .          .          .          .          .          .          .          .
-wait_due         .          .          .          .          .          .          .          completed  .
-wait_early       .          .          .          .          .          .          .          .          .
-other_timer      .          .          .          .          .          .          .          .          .
-approved         .          .          .          .          .          .          .          .          .
-rejected         .          .          .          .          .          .          .          .          .
-expired          .          .          .          .          .          .          .          .          .
-replayed         .          .          .          .          .          .          .          .          failed
-replayed_edited  .          .          .          .          .          .          .          .          failed
-it_happened      .          .          .          .          .          .          completed  .          .
-it_did_not       .          .          .          .          .          .          queued     .          .
-it_shall_fail    .          .          .          .          .          .          failed     .          .
-cancelled        cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =
-isolated         =          =          =          =          =          =          =          =          =
-released         .          .          .          .          .          .          .          .          .
-"""
+                 offered    manual     reconcile  looked_up  looking    look_again parked     until      listening  or_none    no_instant
+started          running    .          .          running    .          .          .          .          .          .          .
+claimed          running    ?          ?          running    ?          .          .          .          .          .          .
+claimed_twice    running    ?          ?          running    ?          .          .          .          .          .          .
+succeeded        completed  completed  completed  waiting    waiting    .          .          .          .          .          .
+happened         completed  completed  completed  completed  completed  .          .          .          .          .          .
+not_happened     completed  completed  completed  pending    pending    .          .          .          .          .          .
+cannot_tell      completed  completed  completed  waiting    waiting    .          .          .          .          .          .
+failed           pending    pending    pending    pending    pending    .          .          .          .          .          .
+failed_for_good  failed     failed     failed     waiting    waiting    .          .          .          .          .          .
+failed_doubtful  waiting    waiting    queued     pending    pending    .          .          .          .          .          .
+out_of_time      waiting    waiting    queued     pending    pending    .          .          .          .          .          .
+returned         queued     queued     queued     queued     queued     .          .          .          .          .          .
+returned_begun   waiting    waiting    queued     queued     queued     .          .          .          .          .          .
+lost             queued     waiting    queued     queued     queued     .          .          .          .          .          .
+lost_begun       waiting    waiting    queued     queued     queued     .          .          .          .          .          .
+lost_unbegun     queued     queued     queued     queued     queued     .          .          .          .          .          .
+backoff_due      .          .          .          .          .          queued     .          .          .          .          .
+backoff_early    .          .          .          .          .          .          .          .          .          .          .
+timeout_due      .          waiting    queued     .          pending    .          .          .          .          .          .
+timeout_early    .          .          .          .          .          .          .          .          .          .          .
+wait_due         .          .          .          .          .          .          .          completed  failed     completed  .
+wait_early       .          .          .          .          .          .          .          .          .          .          .
+other_timer      .          .          .          .          .          .          .          .          .          .          .
+approved         .          .          .          .          .          .          .          .          .          .          .
+rejected         .          .          .          .          .          .          .          .          .          .          .
+expired          .          .          .          .          .          .          .          .          .          .          .
+replayed         .          .          .          .          .          .          .          .          .          .          failed
+replayed_edited  .          .          .          .          .          .          .          .          .          .          failed
+it_happened      .          .          .          .          .          .          completed  .          .          .          .
+it_did_not       .          .          .          .          .          .          queued     .          .          .          .
+it_shall_fail    .          .          .          .          .          .          failed     .          .          .          .
+signalled        =          =          =          =          =          =          =          =          completed  completed  =
+other_signal     =          =          =          =          =          =          =          =          =          =          =
+cancelled        cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =
+isolated         =          =          =          =          =          =          =          =          =          =          =
+released         .          .          .          .          .          .          .          .          .          .          .
+"""  # noqa: E501 - a table is read across
 
 AGAIN = Dispatch(SUBJECT, 2, 3, INPUT)
 ONWARD = Dispatch(AFTER, 1, 1, INPUT)
@@ -347,6 +364,8 @@ def waits_for_a_person(token: int, error: Error, more: str = "") -> Park:
 
 THIRD = Dispatch(SUBJECT, 3, 3, INPUT)
 CLEAR = ClearTimer(SUBJECT)
+DEAF = StopListening(SUBJECT)
+NO_NEWS = Error("SIGNAL_TIMEOUT", "no signal news came in time", retryable=False)
 GONE = Abort(SUBJECT, 2, "lost")
 SOON = T0 + SECOND  # a second's backoff from when all these states are reached
 ALL_CANCELLED = {"after": "cancelled", "beside": "cancelled"}
@@ -555,6 +574,13 @@ ASKED_FOR: dict[tuple[str, str], Told] = {
         [Unpark(SUBJECT), BuryTask(SUBJECT, 2, 2, waits_for_a_person(2, LOST).error)],
     ),
     ("parked", "cancelled"): (2, 2, None, ALL_CANCELLED, [Unpark(SUBJECT), *END_OF_RUN]),
+    # -- a signal, or that none comes
+    ("listening", "signalled"): (0, 1, None, {"after": "queued"}, [CLEAR, DEAF, TakeSignal("signal-1", 1, 1), ONWARD]),
+    ("listening", "wait_due"): (0, 1, None, {"after": "skipped"}, [CLEAR, DEAF, BuryTask(SUBJECT, 1, 0, NO_NEWS)]),
+    ("listening", "cancelled"): (0, 1, None, ALL_CANCELLED, [DEAF, CLEAR, *END_OF_RUN]),
+    ("or_none", "signalled"): (0, 1, None, {"after": "queued"}, [CLEAR, DEAF, TakeSignal("signal-1", 1, 1), ONWARD]),
+    ("or_none", "wait_due"): (0, 1, None, {"after": "queued"}, [CLEAR, DEAF, ONWARD]),
+    ("or_none", "cancelled"): (0, 1, None, ALL_CANCELLED, [DEAF, CLEAR, *END_OF_RUN]),
     # -- an instant has to come
     ("until", "wait_due"): (0, 1, None, {"after": "queued"}, [CLEAR, ONWARD]),
     ("until", "cancelled"): (0, 1, None, ALL_CANCELLED, [CLEAR, *END_OF_RUN]),
@@ -590,6 +616,19 @@ def _cells(table: str) -> dict[tuple[str, str], str]:
     assert [row[0] for row in rows] == EVENTS
     return {(state, row[0]): cell for row in rows for state, cell in zip(head, row[1:], strict=True)}
 
+
+for state in STATES:  # kept, whatever the subject is, until somebody waits for it
+    for event in ("signalled", "other_signal"):
+        subject = STATES[state]().state("subject")
+        kept = (
+            subject.attempt,
+            subject.token,
+            subject.due_at,
+            dict[str, str](),
+            list[Action]([KeepSignal("signal-1")]),
+        )
+        if state != "cancelled" and (state, event) not in ASKED_FOR:
+            ASKED_FOR[state, event] = kept
 
 CELLS = {pair: cell for table in (TABLE, UNDER_A_POLICY) for pair, cell in _cells(table).items()}
 MOVES = [pair for pair, cell in CELLS.items() if cell not in ".=?"]
@@ -627,7 +666,8 @@ def test_a_state_stands_as_the_table_says(state: str):
 def test_the_table_covers_every_pair():
     assert {trial().state("subject").status for trial in STATES.values()} == set(TaskStatus)
     assert CELLS.keys() == {(state, event) for state in STATES for event in EVENTS}
-    assert set(ASKED_FOR) == {*MOVES, *((s, "cancelled") for s in ENDED)}
+    moves_only_the_run = {pair for pair, cell in CELLS.items() if cell == "=" and pair[1] in SIGNALS}
+    assert set(ASKED_FOR) == {*MOVES, *moves_only_the_run, *((s, "cancelled") for s in ENDED)}
 
 
 @pytest.mark.parametrize(("state", "event"), list(ASKED_FOR))

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from headrace.expressions import compile_value
+from headrace.expressions import compile_template, compile_value
 from headrace.machine import (
     Ask,
     BuryTask,
@@ -30,6 +30,8 @@ from headrace.machine import (
     Grant,
     Isolated,
     KeepOutput,
+    KeepSignal,
+    Listen,
     MachineEvent,
     Park,
     Paused,
@@ -42,7 +44,10 @@ from headrace.machine import (
     RunState,
     RunStatus,
     SetTimer,
+    Signalled,
+    StopListening,
     Supplied,
+    TakeSignal,
     TaskPlan,
     TaskState,
     TaskStatus,
@@ -55,7 +60,7 @@ from headrace.machine import (
 )
 from headrace.machine.advance import NOTHING_FAILED, UPSTREAM_FAILED
 from headrace.machine.backoff import RetryPlan
-from headrace.machine.plan import Effect, Join, WaitPlan
+from headrace.machine.plan import Effect, Join, SignalPlan, WaitPlan
 from headrace.machine.status import PAUSED, PAUSES, RUN_TERMINAL, TERMINAL, TERMINATED, WORKFLOW_PAUSED
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 from tests.unit.machine_model import (
@@ -117,17 +122,21 @@ TEMPLATES: dict[str, list[Any]] = {
 }
 
 WAITS = [
-    *[None] * 3,
+    *[None] * 4,
+    SignalPlan("news"),
+    SignalPlan("news", timeout=WaitPlan(length=5 * SECOND)),
+    SignalPlan("olds", compile_template("${{ input.n }}"), WaitPlan(length=5 * SECOND), "complete"),
     WaitPlan(length=5 * SECOND),
     WaitPlan(until=START + 60 * SECOND),
     WaitPlan(value=compile_value("${{ now + duration('1m') }}")),
     WaitPlan(value=compile_value("${{ input.n }}")),  # which fails, also with the input of a replay
 ]
+SIGNALS = [("news", None), ("news", None), ("news", "1"), ("olds", "1"), ("olds", None), ("olds", "2")]
 JOINS: list[Join] = ["all", "all", "all", "all", "any", 2, "always", "on_failure"]
 
-Sketch = tuple[int, int, int, bool, bool, int, bool, Effect, bool, Join, WaitPlan | None]
+Sketch = tuple[int, int, int, bool, bool, int, bool, Effect, bool, Join, WaitPlan | SignalPlan | None]
 # needs (a bit for each task before), condition (3: none), template (2: none), approval, body, retry, timeout, effect,
-# exclusive, join, wait (instead of all that concerns a body)
+# exclusive, join, wait or signal (instead of all that concerns a body)
 sketch = st.tuples(
     st.integers(0, 2**TASKS_MAX - 1),
     st.sampled_from([3, 3, 3, 3, 0, 1, 2, 2]),
@@ -142,7 +151,7 @@ sketch = st.tuples(
     st.sampled_from(WAITS),
 )
 which = st.integers(0, 2**16)
-OF_A_RUN = (Reran, Cancelled, Terminated, Isolated, Released, Paused, Resumed)
+OF_A_RUN = (Reran, Cancelled, Terminated, Isolated, Released, Paused, Resumed, Signalled)
 
 
 def plan_of(sketches: list[Sketch]) -> Plan:
@@ -168,7 +177,8 @@ def plan_of(sketches: list[Sketch]) -> Plan:
                 effect=effect if runs else "idempotent",
                 lookup="lookup" if runs and effect == "reconcile" else None,
                 join="all" if not needs or (isinstance(join, int) and join > len(needs)) else join,
-                wait=wait,
+                wait=wait if isinstance(wait, WaitPlan) else None,
+                signal=wait if isinstance(wait, SignalPlan) else None,
             )
         )
     return Plan("random", tasks)
@@ -212,6 +222,9 @@ class Store:
         self.timers: dict[int, tuple[int, str, int]] = {}
         self.questions: dict[int, int] = {}
         self.parked: dict[int, Error] = {}
+        self.listening: dict[int, Listen] = {}
+        self.kept: set[str] = set()
+        self.taken: set[str] = set()
         self.bodies: set[tuple[int, int]] = set()
         self.lookups: set[tuple[int, int]] = set()
         self.grants: dict[tuple[int, int], str] = {}
@@ -280,6 +293,20 @@ class Store:
                     self.questions[action.task] = action.token
                 case CloseQuestion():
                     assert self.questions.pop(action.task) == action.token
+                case Listen():
+                    assert action.task not in self.listening
+                    self.listening[action.task] = action
+                case StopListening():
+                    del self.listening[action.task]
+                case KeepSignal():
+                    assert action.signal_id not in self.kept | self.taken
+                    self.kept.add(action.signal_id)
+                case TakeSignal():
+                    assert action.signal_id not in self.taken, "one signal completed two tasks"
+                    state = transition.tasks[action.task]
+                    assert (state.status, state.token) == (TaskStatus.COMPLETED, action.token)
+                    self.kept.discard(action.signal_id)
+                    self.taken.add(action.signal_id)
                 case Park():
                     assert action.task not in self.parked
                     assert action.task in self.in_doubt, "parked, and nothing is in doubt"
@@ -333,6 +360,7 @@ class Runs(RuleBasedStateMachine):
         self.store = Store()
         self.said: list[MachineEvent] = []
         self.supplied = set()
+        self.sent = count()
         self._accept(None, begin(self.plan, self.run, self.at))
         self.is_sound = True
 
@@ -354,6 +382,13 @@ class Runs(RuleBasedStateMachine):
         """A record comes twice, late, or in another order."""
         if self.said:
             self._say(self.said[index % len(self.said)])
+
+    @rule(which=st.sampled_from(SIGNALS), sent_at=st.integers(0, 9))
+    def a_signal_is_sent(self, which: tuple[str, str | None], sent_at: int) -> None:
+        self._say(self._signal(*which, sent_at))
+
+    def _signal(self, name: str, key: str | None, sent_at: int) -> Signalled:
+        return Signalled(f"signal-{next(self.sent)}", name, b"7", key, "ada", START + sent_at)
 
     @rule(seconds=st.sampled_from([1, 20, 4000]))
     def time_passes(self, seconds: int) -> None:
@@ -425,6 +460,9 @@ class Runs(RuleBasedStateMachine):
         state = self.run.task(index)
         if state.is_parked:
             return Resolved(index, state.token, ("happened", "did_not_happen", "fail")[kind % 3], OUTPUTS[0], "ada")
+        signal = self.plan.tasks[index].signal
+        if signal is not None and (state.due_at is None or kind % 2):
+            return self._signal(signal.name, (None, "1")[choice % 2], choice % 10)
         if state.status is TaskStatus.WAITING and state.due_at is not None:
             if kind % 4 < 3:
                 self.at = max(self.at, state.due_at)
@@ -511,7 +549,7 @@ class Runs(RuleBasedStateMachine):
         if isinstance(event, Cancelled | Terminated):
             return
         assert self.run.attention is isinstance(event, Released)
-        if isinstance(event, Isolated | Released | Paused | Resumed):
+        if isinstance(event, Isolated | Released | Signalled | Paused | Resumed):
             return
         if isinstance(event, Reran):
             assert self.run.status in RUN_TERMINAL
@@ -602,13 +640,24 @@ class Runs(RuleBasedStateMachine):
             self._check_task(index, run.task(index))
         assert self.store.timers.keys() == {index for index, state in run.tasks.items() if state.due_at is not None}
         waiting = {index: state for index, state in run.tasks.items() if state.status is TaskStatus.WAITING}
-        asked = {i: state for i, state in waiting.items() if state.error is None and state.due_at is None}
+        asked = {i: s for i, s in waiting.items() if s.error is None and plan.tasks[i].approval is not None}
         assert self.store.questions == {i: state.token for i, state in asked.items()}
         assert self.store.parked == {i: state.error for i, state in waiting.items() if state.error is not None}
+        self._check_signals({i: state for i, state in waiting.items() if plan.tasks[i].signal is not None})
         assert run.status in RUN_TERMINAL or any(self._is_open(index) for index in run.tasks), "nothing will wake it"
         assert run.attention is (run.status is RunStatus.NEEDS_ATTENTION)
         assert (run.status is RunStatus.TERMINATED) == (run.control & TERMINATED > 0)
         assert not (run.control & PAUSES and run.status in RUN_TERMINAL), "paused, and it has ended"
+
+    def _check_signals(self, listening: dict[int, TaskState]) -> None:
+        assert self.run.signals.keys() == self.store.kept
+        assert self.store.listening.keys() == listening.keys()
+        for index, state in listening.items():
+            waits = self.store.listening[index]
+            assert waits.token == state.token
+            for signal in self.run.signals.values():
+                is_meant = signal.name == waits.name and signal.key in (None, waits.key)
+                assert not is_meant, "a task waits beside the signal that is kept for it"
 
     def _check_task(self, index: int, state: TaskState) -> None:
         ended = len(self.store.attempts.get(index, ()))
@@ -637,7 +686,7 @@ class Runs(RuleBasedStateMachine):
             case TaskStatus.PENDING:
                 assert self.store.timers[index] == (state.token, "backoff", state.due_at)
             case TaskStatus.WAITING if state.due_at is not None:
-                assert self.plan.tasks[index].wait is not None
+                assert self.plan.tasks[index].wait is not None or self.plan.tasks[index].signal is not None
                 assert self.store.timers[index] == (state.token, "wait", state.due_at)
             case TaskStatus.RUNNING if state.due_at is not None:
                 assert self.store.timers[index] == (state.token, "timeout", state.due_at)

@@ -285,6 +285,57 @@ def test_an_output_that_cannot_be_evaluated_is_said():
     assert run.output_error == "BAD_INPUT: input.x: there is no field 'x'"
 
 
+# == signals ===========================================================================================================
+ASKED = """
+  ask: { run: body }
+  reply: { needs: ask, signal: { name: mail.replied, key: "${{ input.id }}", timeout: 3d, on_timeout: complete } }
+  remind: { run: body, needs: reply, if: 'tasks.reply.output.outcome == "timed_out"' }
+  book: { run: body, needs: reply, if: 'tasks.reply.output.outcome == "received"' }
+"""
+
+
+def test_a_signal_is_waited_for_and_not_waited_out():
+    made = harness(ASKED, body=lambda: None)
+    run = made.start({"id": "m-7"})
+    made.run_until_idle()
+    assert run.tasks["reply"] == "waiting"
+    made.advance(days=2)
+    run.signal("mail.replied", {"text": "no"}, key="m-8")
+    assert (run.tasks["reply"], run.signals) == ("waiting", ["mail.replied"])
+    run.signal("mail.replied", {"text": "yes"}, key="m-7", by="ada")
+    answer = run.outputs["reply"]
+    assert (answer["outcome"], answer["data"], answer["by"]) == ("received", {"text": "yes"}, "ada")
+    assert answer["sent_at"] == "2026-01-03T00:00:00Z"
+    assert (run.tasks["remind"], run.tasks["book"], run.status) == ("skipped", "completed", "completed")
+    with pytest.raises(ConflictError, match="completed already"):
+        run.signal("mail.replied")
+
+
+def test_a_signal_that_does_not_come_is_an_outcome_after_its_time():
+    made = harness(ASKED, body=lambda: None)
+    run = made.start({"id": "m-7"})
+    made.advance(days=3)
+    assert (run.tasks["remind"], run.tasks["book"], run.status) == ("completed", "skipped", "completed")
+
+
+def test_a_signal_that_comes_early_is_kept_until_somebody_waits():
+    made = harness("  a: { wait: { for: 1h } }\n  b: { needs: a, signal: paid }")
+    run = made.start()
+    run.signal("paid", 7)
+    assert run.signals == ["paid"]
+    made.run_until_idle()
+    assert (run.outputs["b"]["data"], run.signals, run.status) == (7, [], "completed")
+    assert [item.kind for item in run.history if item.kind.endswith(("signal", "signalled"))] == [
+        "signalled", "took_signal",
+    ]  # fmt: skip
+
+
+def test_a_signal_that_no_task_waits_for_is_refused():
+    run = harness("  a: { signal: paid }").start()
+    with pytest.raises(NotFoundError, match=r"no task of workflow w waits for signal 'payed'; its tasks wait for paid"):
+        run.signal("payed")
+
+
 # == what is refused ===================================================================================================
 def test_what_cannot_be_run_is_refused_at_once():
     with pytest.raises(ConfigurationError, match=r"no body is registered for two \(task b\); known are one"):
@@ -309,6 +360,63 @@ def test_a_registry_and_the_names_of_decorators_are_bodies():
 
     run = Harness("name: w\ntasks: { a: { run: greet } }", registry).start({"name": "Ada"})
     assert run.outputs == {"a": "Hello, Ada!"}
+
+
+# == maps ==============================================================================================================
+def read_page(page: str, ctx: Context) -> str:
+    if page == "torn":
+        raise NonRetryable("it is torn")
+    return f"{ctx.item}:{page}:{ctx.effect_key[-7:]}"
+
+
+def test_a_map_calls_its_body_for_each_item_and_gives_the_list():
+    made = harness("  pages: { run: body, map: '${{ input.pages }}', with: { page: '${{ item }}' } }", body=read_page)
+    run = made.start({"pages": ["a", "b"]})
+    assert run.outputs == {"pages": ["0:a:pages.0", "1:b:pages.1"]}
+    assert [item.status for item in run.items("pages")] == ["completed", "completed"]
+    assert run.task("pages.1").output == "1:b:pages.1"
+    assert [item.task for item in run.history if item.kind == "attempt_completed"] == ["pages.0", "pages.1"]
+
+
+def test_a_failed_page_is_replayed_alone():
+    text = (
+        "  pages: { run: body, map: { over: '${{ input.pages }}', failures: finish }, with: { page: '${{ item }}' } }"
+    )
+    run = harness(text, body=read_page).start({"pages": ["a", "torn", "c"]})
+    assert (run.status, run.tasks) == ("failed", {"pages": "failed"})
+    with pytest.raises(ConflictError, match="the items that failed are replayed"):
+        run.replay("pages")
+    run.replay("pages.1", input={"page": "mended"})
+    assert run.outputs == {"pages": ["0:a:pages.0", "1:mended:pages.1", "2:c:pages.2"]}
+
+
+def test_a_map_that_has_collected_a_failure_keeps_it():
+    text = "  pages: { run: body, map: { over: [{ page: torn }, { page: b }], failures: collect } }"
+    run = harness(text, body=read_page).start()
+    assert run.task("pages").output["results"] == [None, "1:b:pages.1"]
+    (failure,) = run.task("pages").output["failures"]
+    assert (failure["index"], failure["message"]) == (0, "it is torn")
+    with pytest.raises(ConflictError, match="has completed with this failure"):
+        run.replay("pages.0")
+
+
+def test_items_are_retried_on_the_clock_and_may_crash():
+    flaky = Broken(1)
+    made = harness("  pages: { run: body, map: [{}, {}], retry: { attempts: 3, delay: 1h, cap: 1h } }", body=flaky)
+    made.crash_next("pages.1")
+    run = made.start()
+    assert [item.status for item in run.items("pages")] == ["pending", "completed"]
+    made.advance(hours=2)
+    assert [(item.status, item.attempt) for item in run.items("pages")] == [("completed", 2), ("completed", 2)]
+    assert run.status == "completed"
+
+
+def test_ten_thousand_items_end_within_seconds():
+    made = harness("  many: { run: body, map: '${{ input.items }}' }", body=lambda n: n)
+    began = time.process_time()
+    run = made.start({"items": [{"n": n} for n in range(10_000)]})
+    assert run.task("many").output == list(range(10_000))
+    assert time.process_time() - began < 10
 
 
 # == as a whole ========================================================================================================

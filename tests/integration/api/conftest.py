@@ -27,6 +27,7 @@ from headrace.machine import (
     Replayed,
     Reran,
     Resumed,
+    Signalled,
     Supplied,
     Terminated,
     advance,
@@ -36,7 +37,7 @@ from headrace.messages import Error, Failed, Started, Succeeded
 from state.plans import Plans
 from state.store import Rows, Store, StoredRun, execute_sync
 from streams.database import Database
-from streams.run_cache import RunCache
+from streams.run_cache import RunCache, signal_of
 
 SECRET = "a secret of sixteen characters"
 
@@ -89,8 +90,9 @@ class Engine:
 
     def _current(self, run_id: str, task: str) -> tuple[int, int]:
         run = self.load(run_id)
-        index = run.plan.index[task]
-        return index, run.task(index).token
+        place = run.plan.find(task)
+        assert place is not None
+        return place, run.task(place).token
 
     def apply_requests(self) -> list[str]:
         """Apply what waits in the inbox, in order; answers the kinds."""
@@ -98,9 +100,16 @@ class Engine:
             "SELECT inbox_id, run_id, kind, body::text, actor FROM inbox WHERE applied_at IS NULL ORDER BY inbox_id"
         ).fetchall()
         for inbox_id, run_id, kind, body, actor in rows:
-            self.apply(str(run_id), _event(kind, body, actor))
+            self.apply(str(run_id), self._signal(inbox_id) if kind == "signalled" else _event(kind, body, actor))
             self.connection.execute("UPDATE inbox SET applied_at = now() WHERE inbox_id = %s", (inbox_id,))
         return [row[2] for row in rows]
+
+    def _signal(self, signal_id: Any) -> Signalled:
+        row = self.connection.execute(
+            "SELECT signal_id, name, key, data::text, actor, 0 FROM signal WHERE signal_id = %s", (signal_id,)
+        ).fetchone()
+        assert row is not None
+        return signal_of(*row)
 
     def count(self, table: str) -> int:
         row = self.connection.execute(sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table)))

@@ -1,0 +1,146 @@
+// What pages read. Keys begin with the noun, so that news can say which of them are old.
+import { keepPreviousData, useInfiniteQuery, useQuery, type InfiniteData, type UseInfiniteQueryResult } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { noteServerClock } from "../ui/instant";
+import { get, type Schemas } from "./client";
+import { useLive } from "./live";
+
+/** Without a stream the pages look for themselves. */
+const POLL_MS = 3000;
+const SLOW_MS = 10_000;
+
+function usePoll(withStream: number | false = SLOW_MS): number | false {
+  const { open, paused } = useLive();
+  if (paused) return false;
+  return open ? withStream : POLL_MS;
+}
+
+export const isOver = (status: string): boolean => ["completed", "failed", "cancelled", "terminated"].includes(status);
+export const isTaskOver = (status: string): boolean => isOver(status) || status === "skipped";
+
+export function useOverview() {
+  return useQuery({
+    queryKey: ["overview"],
+    queryFn: async ({ signal }) => {
+      const overview = await get("/overview", {}, {}, signal);
+      noteServerClock(overview.at);
+      return overview;
+    },
+    refetchInterval: usePoll(5000),
+    placeholderData: keepPreviousData,
+  });
+}
+
+export function useRun(id: string) {
+  return useQuery({ queryKey: ["run", id, "itself"], queryFn: ({ signal }) => get("/runs/{run_id}", { run_id: id }, {}, signal), refetchInterval: usePoll() });
+}
+
+export function useExplain(id: string, task?: string) {
+  return useQuery({
+    queryKey: ["run", id, "explain", task ?? ""],
+    queryFn: async ({ signal }) => {
+      const answer = task
+        ? await get("/tasks/{task_id}/explain", { task_id: `${id}.${task}` }, {}, signal)
+        : await get("/runs/{run_id}/explain", { run_id: id }, {}, signal);
+      noteServerClock(answer.at);
+      return answer;
+    },
+    refetchInterval: usePoll(5000),
+    placeholderData: keepPreviousData,
+  });
+}
+
+export interface Spans {
+  at: string;
+  total: number;
+  tasks: Schemas["TaskSpans"][];
+}
+
+export function useSpans(id: string, isLive: boolean) {
+  const poll = usePoll(5000);
+  return useQuery({
+    queryKey: ["run", id, "spans"],
+    queryFn: async ({ signal }): Promise<Spans> => {
+      const tasks: Schemas["TaskSpans"][] = [];
+      for (let page: string | null = null; ; ) {
+        const answer: Schemas["SpanPage"] = await get("/runs/{run_id}/spans", { run_id: id }, page ? { page } : {}, signal);
+        tasks.push(...answer.items);
+        noteServerClock(answer.at);
+        if (!answer.next) return { at: answer.at, total: answer.total, tasks };
+        page = answer.next;
+      }
+    },
+    refetchInterval: isLive ? poll : false,
+    placeholderData: keepPreviousData,
+  });
+}
+
+export function useTask(id: string, task: string) {
+  return useQuery({
+    queryKey: ["run", id, "task", task],
+    queryFn: ({ signal }) => get("/tasks/{task_id}", { task_id: `${id}.${task}` }, {}, signal),
+    refetchInterval: usePoll(5000),
+  });
+}
+
+export function useAttempts(id: string, task: string) {
+  return useQuery({
+    queryKey: ["run", id, "attempts", task],
+    queryFn: ({ signal }) => get("/tasks/{task_id}/attempts", { task_id: `${id}.${task}` }, { limit: 200 }, signal),
+    refetchInterval: usePoll(),
+  });
+}
+
+export function useVersion(workflow: string, version: number | undefined) {
+  return useQuery({
+    queryKey: ["version", workflow, version],
+    queryFn: ({ signal }) => get("/workflows/{workflow}/versions/{version}", { workflow, version: version ?? 0 }, {}, signal),
+    enabled: Boolean(workflow && version),
+    staleTime: Infinity, // a version never changes
+  });
+}
+
+export function useWorkflow(workflow: string) {
+  return useQuery({ queryKey: ["workflow", workflow], queryFn: ({ signal }) => get("/workflows/{workflow}", { workflow }, {}, signal) });
+}
+
+export function useWorkflows() {
+  return useQuery({ queryKey: ["workflows"], queryFn: ({ signal }) => get("/workflows", {}, { limit: 200 }, signal), refetchInterval: usePoll() });
+}
+
+interface Paged<T> {
+  items: T[];
+  next: string | null;
+}
+
+export interface Listed<T> {
+  rows: T[];
+  more: boolean;
+  fetchMore: () => void;
+  query: UseInfiniteQueryResult<InfiniteData<Paged<T>>>;
+}
+
+/** A list by key, page after page. */
+export function useList<T>(key: unknown[], read: (page: string | undefined, signal: AbortSignal) => Promise<Paged<T>>, options: { live?: number | false; enabled?: boolean } = {}): Listed<T> {
+  const poll = usePoll(options.live ?? SLOW_MS);
+  const query = useInfiniteQuery({
+    queryKey: key,
+    queryFn: ({ pageParam, signal }) => read(pageParam, signal),
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: (page: Paged<T>) => page.next ?? undefined,
+    refetchInterval: options.live === false ? false : poll,
+    placeholderData: keepPreviousData,
+    enabled: options.enabled ?? true,
+  });
+  const rows = useMemo(() => query.data?.pages.flatMap((page) => page.items) ?? [], [query.data]);
+  return {
+    rows,
+    more: query.hasNextPage,
+    fetchMore: () => {
+      if (!query.isFetchingNextPage) void query.fetchNextPage();
+    },
+    query,
+  };
+}
+
+export const shortId = (workflow: string, id: string): string => `${workflow}-${id.slice(-6)}`;

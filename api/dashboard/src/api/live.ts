@@ -1,0 +1,100 @@
+// News from the server. One stream for the whole browser: the tab that holds the lock reads it and tells the others.
+import type { QueryClient } from "@tanstack/react-query";
+import { useSyncExternalStore } from "react";
+import type { Schemas } from "./client";
+
+type Summary = Schemas["RunSummary"];
+type Told = { kind: "run"; run: Summary } | { kind: "gap" } | { kind: "state"; open: boolean };
+
+const CHANNEL = "headrace-live";
+const FLUSH_MS = 1000;
+
+interface State {
+  open: boolean;
+  paused: boolean;
+  /** Changes that came while paused. */
+  held: number;
+}
+
+let state: State = { open: false, paused: false, held: 0 };
+const watchers = new Set<() => void>();
+const listeners = new Set<(runs: Map<string, Summary>, isGap: boolean) => void>();
+let waiting = new Map<string, Summary>();
+let hasGap = false;
+let flushing = false;
+
+function set(change: Partial<State>): void {
+  state = { ...state, ...change };
+  watchers.forEach((watch) => watch());
+}
+
+export function useLive(): State & { pause: (paused: boolean) => void } {
+  const current = useSyncExternalStore(
+    (watch) => (watchers.add(watch), () => watchers.delete(watch)),
+    () => state,
+  );
+  return { ...current, pause };
+}
+
+function pause(paused: boolean): void {
+  set({ paused, held: 0 });
+  if (!paused) flush();
+}
+
+/** Called at most once a second with the runs that changed, newest state each. */
+export function onNews(listener: (runs: Map<string, Summary>, isGap: boolean) => void): () => void {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+function hear(told: Told): void {
+  if (told.kind === "state") return set({ open: told.open });
+  if (told.kind === "gap") hasGap = true;
+  else waiting.set(told.run.run_id, told.run);
+  if (state.paused) return set({ held: waiting.size });
+  if (flushing) return;
+  flushing = true;
+  setTimeout(flush, FLUSH_MS);
+}
+
+function flush(): void {
+  flushing = false;
+  if (state.paused || (!waiting.size && !hasGap)) return;
+  const [runs, isGap] = [waiting, hasGap];
+  waiting = new Map();
+  hasGap = false;
+  listeners.forEach((listener) => listener(runs, isGap));
+}
+
+export function startLive(client: QueryClient): void {
+  const channel = new BroadcastChannel(CHANNEL);
+  channel.onmessage = (event: MessageEvent<Told>) => hear(event.data);
+  const tell = (told: Told) => {
+    hear(told);
+    channel.postMessage(told);
+  };
+  // Without locks every tab reads for itself, which costs a connection each.
+  if (navigator.locks) void navigator.locks.request(CHANNEL, () => read(tell));
+  else void read(tell);
+  onNews((runs, isGap) => refresh(client, runs, isGap));
+}
+
+/** Reads as long as the tab lives. */
+function read(tell: (told: Told) => void): Promise<never> {
+  const source = new EventSource("/events");
+  source.onopen = () => tell({ kind: "state", open: true });
+  source.onerror = () => tell({ kind: "state", open: false });
+  source.addEventListener("run", (event) => tell({ kind: "run", run: JSON.parse((event as MessageEvent<string>).data) as Summary }));
+  source.addEventListener("gap", () => tell({ kind: "gap" }));
+  // The browser says nothing of a stream that ended, only that it opens it again: what happened between is unknown.
+  let opened = 0;
+  source.addEventListener("open", () => opened++ && tell({ kind: "gap" }));
+  return new Promise(() => undefined);
+}
+
+const OF_ANY_RUN = ["overview", "approvals", "letters", "letter-groups", "parked", "recent-runs"];
+
+function refresh(client: QueryClient, runs: Map<string, Summary>, isGap: boolean): void {
+  for (const key of isGap ? [...OF_ANY_RUN, "run", "runs"] : OF_ANY_RUN) void client.invalidateQueries({ queryKey: [key] });
+  for (const id of runs.keys()) void client.invalidateQueries({ queryKey: ["run", id] });
+}

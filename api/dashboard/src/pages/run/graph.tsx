@@ -1,0 +1,141 @@
+// The published graph, with how each task stands. States change colours, never positions.
+import { Background, Controls, Handle, MiniMap, Position, ReactFlow, type Edge, type Node, type NodeProps } from "@xyflow/react";
+import "@xyflow/react/dist/style.css";
+import { memo, useEffect, useMemo, useState } from "react";
+import type { Schemas } from "../../api/client";
+import { useVersion, type Spans } from "../../api/hooks";
+import { usePrefs } from "../../prefs";
+import { Icon, type IconName } from "../../ui/icons";
+import { length } from "../../ui/instant";
+import { Failure, Loading } from "../../ui/parts";
+import { StatusDot, toneOf } from "../../ui/status";
+import { layout, NODE, type Laid } from "./layout";
+import { bodyMs } from "./tasks";
+
+interface Spec {
+  run?: string;
+  needs?: string[];
+  join?: string | number;
+  if?: string;
+  approval?: { title?: string };
+  wait?: { for?: string; until?: string };
+  queue?: string;
+}
+
+type TaskNode = Node<{ name: string; status: string; more: string; icon: IconName | null; join: string; hasNeeds: boolean }, "task">;
+
+export function RunGraph({ run, spans, selected, onSelect }: { run: Schemas["Run"]; spans: Spans | undefined; selected: string; onSelect: (task: string) => void }) {
+  const version = useVersion(run.workflow, run.version);
+  if (version.error) return <Failure error={version.error} />;
+  if (!version.data) return <Loading />;
+  return <Graph id={`${run.workflow} ${run.version}`} definition={version.data.definition} spans={spans} selected={selected} onSelect={onSelect} />;
+}
+
+export function Graph({ id, definition, spans, selected, onSelect }: { id: string; definition: unknown; spans?: Spans | undefined; selected?: string; onSelect?: (task: string) => void }) {
+  const { theme } = usePrefs();
+  const specs = useMemo(() => ((definition as { tasks?: Record<string, Spec> }).tasks ?? {}), [definition]);
+  const edges = useMemo(() => Object.entries(specs).flatMap(([name, spec]) => (spec.needs ?? []).map((need): [string, string] => [need, name])), [specs]);
+  const [laid, setLaid] = useState<Laid | null>(null);
+  const [error, setError] = useState<unknown>(null);
+  useEffect(() => {
+    let isCurrent = true;
+    layout(id, { tasks: Object.keys(specs), edges }).then((found) => isCurrent && setLaid(found), (e: unknown) => isCurrent && setError(e));
+    return () => {
+      isCurrent = false;
+    };
+  }, [id, specs, edges]);
+  const standing = useMemo(() => new Map(spans?.tasks.map((task) => [task.name, task])), [spans]);
+  const nodes = useMemo<TaskNode[]>(() => {
+    if (!laid) return [];
+    return Object.entries(specs).map(([name, spec]) => {
+      const task = standing.get(name);
+      return {
+        id: name,
+        type: "task",
+        position: laid.nodes.get(name) ?? { x: 0, y: 0 },
+        width: NODE.width,
+        height: NODE.height,
+        selected: selected === name,
+        ariaLabel: `task ${name}, ${task?.status ?? "not run"}`,
+        data: {
+          name,
+          status: task?.status ?? "",
+          more: describe(spec, task),
+          icon: spec.approval ? "person" : spec.wait ? "clock" : null,
+          join: joinWord(spec),
+          hasNeeds: Boolean(spec.needs?.length),
+        },
+      };
+    });
+  }, [laid, specs, standing, selected]);
+  const lines = useMemo<Edge[]>(
+    () =>
+      edges.map(([from, to], index) => {
+        const [a, b] = [standing.get(from), standing.get(to)];
+        const isTaken = Boolean(a && b && b.token && (a.status === "completed" || a.status === "failed"));
+        const isNot = [a, b].some((task) => task?.status === "skipped" || task?.status === "cancelled");
+        return { id: `e${index}`, source: from, target: to, className: isTaken ? "taken" : isNot ? "not-taken" : undefined, focusable: false, animated: b?.status === "running" || b?.status === "queued" };
+      }),
+    [edges, standing],
+  );
+  if (error) return <Failure error={error} />;
+  if (!laid) return <Loading />;
+  return (
+    <div className="graph">
+      <ReactFlow
+        nodes={nodes}
+        edges={lines}
+        nodeTypes={NODE_TYPES}
+        colorMode={theme}
+        fitView
+        fitViewOptions={{ padding: 0.06, maxZoom: 1.15 }}
+        minZoom={0.05}
+        maxZoom={1.6}
+        nodesDraggable={false}
+        nodesConnectable={false}
+        edgesFocusable={false}
+        deleteKeyCode={null}
+        onlyRenderVisibleElements={nodes.length > 300}
+        proOptions={{ hideAttribution: false }}
+        onNodeClick={(_, node) => onSelect?.(node.id)}
+        onPaneClick={() => onSelect?.("")}
+      >
+        <Background gap={20} size={1} />
+        <Controls showInteractive={false} />
+        {nodes.length > 12 && <MiniMap pannable zoomable nodeClassName={(node: TaskNode) => `map-${toneOf(node.data.status)}`} />}
+      </ReactFlow>
+    </div>
+  );
+}
+
+function describe(spec: Spec, task: Schemas["TaskSpans"] | undefined): string {
+  const what = spec.wait ? (spec.wait.for ? `waits ${spec.wait.for}` : "waits until an instant") : spec.approval && !spec.run ? "approval" : (spec.run ?? "");
+  if (!task?.token) return what;
+  const took = bodyMs(task);
+  const tries = task.attempt > 1 ? `, attempt ${task.attempt}` : "";
+  return task.spans.length ? `${length(took)}${tries}` : `${what}${tries}`;
+}
+
+function joinWord(spec: Spec): string {
+  const parts = [];
+  if ((spec.needs?.length ?? 0) > 0 && spec.join !== undefined && spec.join !== "all") parts.push(typeof spec.join === "number" ? `${spec.join} of ${spec.needs?.length ?? 0}` : spec.join.replace("_", " "));
+  if (spec.if) parts.push("if");
+  return parts.join(" · ");
+}
+
+const TaskBox = memo(({ data, selected }: NodeProps<TaskNode>) => (
+  <div className={`graph-node tone-${data.status ? toneOf(data.status) : "idle"} is-${data.status}${selected ? " selected" : ""}`}>
+    {data.hasNeeds && <Handle type="target" position={Position.Left} isConnectable={false} />}
+    {data.join && <span className="graph-join">{data.join}</span>}
+    <span className="graph-name">
+      {data.status ? <StatusDot of={data.status} /> : data.icon ? <Icon name={data.icon} size={13} /> : null}
+      <span className="clip">{data.name}</span>
+      {data.status && data.icon && <Icon name={data.icon} size={12} className="faint" />}
+    </span>
+    <span className="graph-more clip">{data.more}</span>
+    <Handle type="source" position={Position.Right} isConnectable={false} />
+  </div>
+));
+TaskBox.displayName = "TaskBox";
+
+const NODE_TYPES = { task: TaskBox };

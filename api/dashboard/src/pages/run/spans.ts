@@ -1,0 +1,158 @@
+// From attempts to bars, and from instants to places: no drawing here.
+import type { Schemas } from "../../api/client";
+import { isTaskOver } from "../../api/hooks";
+import type { Clock } from "../../prefs";
+import { length, written } from "../../ui/instant";
+
+type TaskSpans = Schemas["TaskSpans"];
+
+export interface Segment {
+  kind: "queued" | "running" | "completed" | "failed" | "lost" | "cancelled" | "returned" | "backoff" | "waiting" | "asleep" | "skipped";
+  from: number;
+  to: number;
+  attempt?: number;
+  worker?: string;
+  isOpen?: boolean;
+}
+
+const ms = (at: string): number => Date.parse(at);
+
+/** When each task ended; null while it has not. */
+function ends(tasks: TaskSpans[]): Map<number, number> {
+  const found = new Map<number, number>();
+  for (const task of tasks) {
+    if (!isTaskOver(task.status)) continue;
+    const last = task.spans.at(-1);
+    const at = last && task.kind === "body" ? ms(last.ended_at) : task.changed_at ? ms(task.changed_at) : null;
+    if (at !== null) found.set(task.index, at);
+  }
+  return found;
+}
+
+/** Segments of every task, in the order of the tasks. Workers' clocks are held between instants of the database's. */
+export function segmentsOf(tasks: TaskSpans[], begin: number, now: number): Segment[][] {
+  const ended = ends(tasks);
+  return tasks.map((task) => {
+    if (!task.token && !task.changed_at) return [];
+    const first = task.spans[0];
+    const bound = first ? ms(first.started_at ?? first.ended_at) : task.changed_at ? ms(task.changed_at) : now;
+    // A join may have been decided before all that it needs had ended; what ended later did not hold it up.
+    const before = task.needs.map((need) => ended.get(need) ?? Infinity).filter((at) => at <= bound + 1000);
+    let at = Math.max(begin, ...before);
+    const segments: Segment[] = [];
+    const add = (segment: Segment) => {
+      const from = Math.max(segment.from, at);
+      const to = Math.max(segment.to, from);
+      segments.push({ ...segment, from, to });
+      at = to;
+    };
+    let last: string | null = null;
+    for (const span of task.spans) {
+      const began = span.started_at ? ms(span.started_at) : ms(span.ended_at);
+      const over = span.finished_at ? ms(span.finished_at) : ms(span.ended_at);
+      if (began > at) add({ kind: last === "failed" ? "backoff" : task.kind === "approval" ? "waiting" : "queued", from: at, to: began });
+      add({ kind: span.outcome as Segment["kind"], from: began, to: Math.min(Math.max(over, began), ms(span.ended_at) + 1), attempt: span.attempt, worker: span.worker });
+      at = Math.max(at, ms(span.ended_at));
+      last = span.outcome;
+    }
+    const changed = task.changed_at ? ms(task.changed_at) : at;
+    const open = (kind: Segment["kind"], more: Partial<Segment> = {}) => add({ kind, from: at, to: now, isOpen: true, ...more });
+    switch (task.status) {
+      case "queued":
+        open("queued");
+        break;
+      case "running":
+        if (changed > at) add({ kind: "queued", from: at, to: changed });
+        open("running", { attempt: task.attempt, worker: task.worker ?? undefined });
+        break;
+      case "waiting":
+        open(task.kind === "wait" ? "asleep" : "waiting");
+        break;
+      case "pending":
+        if (task.due_at && task.token) open("backoff");
+        break;
+      case "skipped":
+        add({ kind: "skipped", from: Math.max(at, changed), to: Math.max(at, changed) });
+        break;
+      default:
+        if (task.kind !== "body" || !task.spans.length) {
+          const kind = task.kind === "wait" ? "asleep" : task.kind === "approval" ? "waiting" : (task.status as Segment["kind"]);
+          add({ kind, from: at, to: changed });
+        }
+    }
+    return segments;
+  });
+}
+
+// == places ===========================================================================================================
+export interface Scale {
+  from: number;
+  to: number;
+  /** 0 to 1. */
+  x: (at: number) => number;
+  at: (x: number) => number;
+  breaks: number[];
+}
+
+export function straight(from: number, to: number): Scale {
+  const width = Math.max(1, to - from);
+  return { from, to, x: (at) => (at - from) / width, at: (x) => from + x * width, breaks: [] };
+}
+
+const FOLDED_SHARE = 0.02;
+const IDLE_SHARE = 0.05;
+
+/** The same with stretches in which nothing ran made short. */
+export function fold(segments: Segment[], from: number, to: number): Scale {
+  const busy = segments
+    .filter((segment) => !["backoff", "waiting", "asleep"].includes(segment.kind) && segment.to >= from && segment.from <= to)
+    .map((segment): [number, number] => [Math.max(from, segment.from), Math.min(to, segment.to)])
+    .sort((a, b) => a[0] - b[0]);
+  const idle: [number, number][] = [];
+  let at = from;
+  for (const [start, end] of busy) {
+    if (start - at > (to - from) * IDLE_SHARE) idle.push([at, start]);
+    at = Math.max(at, end);
+  }
+  if (to - at > (to - from) * IDLE_SHARE) idle.push([at, to]);
+  if (!idle.length) return straight(from, to);
+  const left = to - from - idle.reduce((sum, [start, end]) => sum + end - start, 0);
+  const perIdle = FOLDED_SHARE;
+  const rest = 1 - perIdle * idle.length;
+  const points: [number, number][] = [[from, 0]];
+  let x = 0;
+  at = from;
+  for (const [start, end] of idle) {
+    x += ((start - at) / Math.max(1, left)) * rest;
+    points.push([start, x]);
+    x += perIdle;
+    points.push([end, x]);
+    at = end;
+  }
+  points.push([to, 1]);
+  const between = (value: number, key: 0 | 1, other: 0 | 1): number => {
+    for (let index = 1; index < points.length; index++) {
+      const [a, b] = [points[index - 1]!, points[index]!];
+      if (value <= b[key] || index === points.length - 1) return b[key] === a[key] ? a[other] : a[other] + ((value - a[key]) / (b[key] - a[key])) * (b[other] - a[other]);
+    }
+    return value;
+  };
+  return { from, to, x: (instant) => between(instant, 0, 1), at: (place) => between(place, 1, 0), breaks: idle.map(([start, end]) => between((start + end) / 2, 0, 1)) };
+}
+
+const NICE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 1728e5, 6048e5];
+const TICKS = 7;
+
+export function axis(scale: Scale, begin: number, clock: Clock): { at: number; x: number; word: string }[] {
+  const step = NICE.find((each) => each >= (scale.to - scale.from) / TICKS) ?? 6048e5;
+  const ticks = [];
+  let last = -1;
+  for (let at = begin + Math.ceil((scale.from - begin) / step) * step; at <= scale.to; at += step) {
+    const x = scale.x(at);
+    if ((x - last < 0.07 && last >= 0) || x > 0.96) continue;
+    last = x;
+    const after = at - begin;
+    ticks.push({ at, x, word: clock === "relative" ? (after ? `+${length(after)}` : "0") : written(at, clock, { ms: step < 1000 }) });
+  }
+  return ticks;
+}

@@ -1,0 +1,231 @@
+// An act says what it will do before it is done, asks for a reason, shows the same act for a terminal and a script,
+// has a key, so that pressing twice is one act, and is followed to its end: accepted is never shown as done.
+import { useQueryClient } from "@tanstack/react-query";
+import { useMemo, useRef, useState, useSyncExternalStore, type ReactNode } from "react";
+import { ApiError, newKey, send } from "../api/client";
+import { currentPrefs, usePrefs } from "../prefs";
+import { go } from "../router";
+import { Icon } from "./icons";
+import { Button, Copy, Dialog, Failure, Field } from "./parts";
+import { Status } from "./status";
+
+export interface Step {
+  /** following goes on being looked at; all others are the end. */
+  state: "following" | "completed" | "failed" | "cancelled";
+  text: string;
+}
+
+export interface Act {
+  title: string;
+  /** The word on the button. */
+  verb: string;
+  tone?: "primary" | "danger";
+  /** What will happen, a line each. */
+  will: ReactNode[];
+  /** Says in the default reason what is done, such as "cancel". */
+  does: string;
+  /** Where the API keeps the reason; without it none is asked for, and the dialog says so. */
+  reason?: "required" | "optional";
+  method?: "POST" | "DELETE";
+  path: string;
+  body: (reason: string) => unknown;
+  /** null: the command line has no such act. */
+  cli: (reason: string) => string | null;
+  /** Looks what became of it, again and again until it has ended. */
+  follow?: () => Promise<Step>;
+  /** Where to see it. */
+  to?: string;
+  done?: (answer: unknown) => void;
+  extra?: ReactNode;
+  /** Why it cannot be done as it stands. */
+  wrong?: string;
+  confirm?: string;
+}
+
+// == the dialog =======================================================================================================
+export function ActDialog({ act, onClose }: { act: Act; onClose: () => void }) {
+  const { actor } = usePrefs();
+  const client = useQueryClient();
+  const key = useRef(newKey());
+  const [reason, setReason] = useState(`${act.does} by ${actor}`);
+  const [typed, setTyped] = useState("");
+  const [error, setError] = useState<unknown>(null);
+  const [isSending, setSending] = useState(false);
+  const body = act.body(reason.trim());
+  const cli = act.cli(reason.trim());
+  const curl = useMemo(() => asCurl(act.method ?? "POST", act.path, body, actor), [act.method, act.path, body, actor]);
+  const why = act.wrong ?? (act.reason === "required" && !reason.trim() ? "a reason is needed" : act.confirm && typed !== act.confirm ? `type ${act.confirm} to confirm` : undefined);
+  const carryOut = async () => {
+    if (isSending || why) return;
+    setSending(true);
+    setError(null);
+    try {
+      const answer = await send({ method: act.method ?? "POST", path: act.path, body: act.method === "DELETE" ? undefined : body, key: key.current });
+      follow(act, () => void client.invalidateQueries());
+      void client.invalidateQueries();
+      act.done?.(answer);
+      onClose();
+    } catch (e) {
+      setError(e);
+      // A refusal did not use the key up; what may have arrived keeps it, so that trying again is the same act.
+      if (e instanceof ApiError && e.status >= 400 && e.status < 500) key.current = newKey();
+      setSending(false);
+    }
+  };
+  return (
+    <Dialog title={act.title} onClose={onClose}>
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          void carryOut();
+        }}
+      >
+        <div className="dialog-body">
+          <ul className="will">
+            {act.will.map((line, index) => <li key={index}>{line}</li>)}
+          </ul>
+          {act.extra}
+          {act.reason ? (
+            <Field label={act.reason === "required" ? "Reason" : "Reason or comment"} hint={`kept in the record, with your name: ${actor}`}>
+              {(id) => <input id={id} value={reason} onChange={(event) => setReason(event.target.value)} maxLength={1000} autoFocus />}
+            </Field>
+          ) : (
+            <p className="field-hint">The record keeps who did it ({actor}) and when; the API keeps no reason for this.</p>
+          )}
+          {act.confirm && (
+            <Field label={<>Type <b>{act.confirm}</b> to confirm</>}>
+              {(id) => <input id={id} value={typed} onChange={(event) => setTyped(event.target.value)} autoComplete="off" />}
+            </Field>
+          )}
+          <details className="same-as">
+            <summary>The same from a terminal or a script</summary>
+            {cli && <Command text={cli} />}
+            <Command text={curl} />
+          </details>
+          {error !== null && <Failure error={error} />}
+        </div>
+        <footer className="dialog-foot">
+          <span className="grow faint">{why}</span>
+          <Button onClick={onClose}>Not now</Button>
+          <Button type="submit" kind={act.tone ?? "primary"} disabled={isSending || Boolean(why)} title={why}>{isSending ? "sending …" : act.verb}</Button>
+        </footer>
+      </form>
+    </Dialog>
+  );
+}
+
+export function Command({ text }: { text: string }) {
+  return (
+    <div className="command">
+      <code>{text}</code>
+      <Copy text={text} label="Copy command" />
+    </div>
+  );
+}
+
+export function quote(text: string): string {
+  return /^[\w./:=@%+-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}
+
+function asCurl(method: string, path: string, body: unknown, actor: string): string {
+  const data = method === "DELETE" || body === undefined ? "" : ` -H 'Content-Type: application/json' -d ${quote(JSON.stringify(body))}`;
+  return `curl -X ${method} ${location.origin}${path} -H ${quote(`Headrace-Actor: ${actor}`)}${data}`;
+}
+
+/** A button that opens the dialog of an act. */
+export function ActButton({ act, children, why, small = true, kind, icon }: {
+  act: () => Act;
+  children: ReactNode;
+  why?: string;
+  small?: boolean;
+  kind?: "plain" | "primary" | "danger" | "quiet";
+  icon?: Parameters<typeof Button>[0]["icon"];
+}) {
+  const [open, setOpen] = useState<Act | null>(null);
+  return (
+    <>
+      <span className="act" onClick={(event) => event.stopPropagation()} onKeyDown={(event) => event.stopPropagation()}>
+        <Button small={small} kind={kind} icon={icon} why={why} onClick={() => setOpen(act())}>{children}</Button>
+      </span>
+      {open && (
+        <span onClick={(event) => event.stopPropagation()} onKeyDown={(event) => event.stopPropagation()}>
+          <ActDialog act={open} onClose={() => setOpen(null)} />
+        </span>
+      )}
+    </>
+  );
+}
+
+// == the tray: what became of what was done ===========================================================================
+interface Followed {
+  id: number;
+  title: string;
+  steps: Step[];
+  to?: string;
+}
+
+let followed: Followed[] = [];
+let count = 0;
+const watchers = new Set<() => void>();
+const LOOK_MS = 1000;
+const LOOKS_MAX = 1800;
+const SHOWN_MAX = 5;
+
+function change(next: Followed[]): void {
+  followed = next;
+  watchers.forEach((watch) => watch());
+}
+
+function follow(act: Act, refresh: () => void): void {
+  const id = ++count;
+  const first: Step = act.follow ? { state: "following", text: "accepted, and kept whatever crashes" } : { state: "completed", text: "done" };
+  change([{ id, title: act.title, steps: [first], to: act.to }, ...followed].slice(0, SHOWN_MAX));
+  const note = (step: Step) => {
+    change(followed.map((each) => (each.id !== id || each.steps.at(-1)?.text === step.text ? each : { ...each, steps: [...each.steps, step] })));
+  };
+  const look = async (left: number) => {
+    if (!act.follow || !followed.some((each) => each.id === id)) return;
+    try {
+      const step = await act.follow();
+      note(step);
+      if (step.state !== "following") return refresh();
+    } catch (error) {
+      if (error instanceof ApiError && !error.isAway) return note({ state: "failed", text: error.message });
+    }
+    if (left > 0) setTimeout(() => void look(left - 1), LOOK_MS);
+  };
+  setTimeout(() => void look(LOOKS_MAX), 300);
+}
+
+export function Tray() {
+  const acts = useSyncExternalStore(
+    (watch) => (watchers.add(watch), () => watchers.delete(watch)),
+    () => followed,
+  );
+  return (
+    <div className="tray" role="status" aria-live="polite">
+      {acts.map((act) => {
+        const last = act.steps.at(-1);
+        return (
+          <div key={act.id} className={`tray-act is-${last?.state ?? ""}`}>
+            <div className="tray-head">
+              <b>{act.title}</b>
+              <Button kind="quiet" small icon="cross" label="Dismiss" onClick={() => change(followed.filter((each) => each.id !== act.id))} />
+            </div>
+            <ol className="tray-steps">
+              {act.steps.map((step, index) => (
+                <li key={index}>
+                  {index < act.steps.length - 1 ? <span className="status tone-idle"><Icon name="check" size={12} /></span> : <Status of={step.state} word=" " compact />}
+                  <span>{step.text}</span>
+                </li>
+              ))}
+            </ol>
+            {act.to && <button type="button" className="link" onClick={() => go(act.to ?? "/")}>Look at it</button>}
+          </div>
+        );
+      })}
+    </div>
+  );
+}
+
+export const actor = (): string => currentPrefs().actor;

@@ -1,0 +1,65 @@
+"""How the tasks of a run passed their time: what a drawing of it needs, in one request for thousands of tasks."""
+
+from collections import defaultdict
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from api.answers import reply
+from api.identity import parse_id
+from api.openapi import answers
+from api.paging import ByInt, PageToken, parse, token
+from api.runs import find_run
+from api.schemas import Span, SpanPage, TaskSpans
+from api.wiring import Wired
+from headrace.machine import TaskPlan, TaskStatus
+from state.queries.console import SpanRow, StandingRow, list_spans, list_standings, read_clock
+
+TASKS_MAX: Final = 2_000
+"""On a page; a run of 10,000 tasks takes five."""
+
+router = APIRouter(tags=["tasks"])
+
+
+@router.get("/runs/{run_id}/spans", responses=answers({200: SpanPage}, 404))
+async def list_spans_of_run(
+    run_id: str,
+    wired: Wired,
+    limit: Annotated[int, Query(ge=1, le=TASKS_MAX, description="Tasks on a page")] = TASKS_MAX,
+    page: PageToken = None,
+) -> Response:
+    """Every task of the graph in its order with its attempts, and no payloads."""
+    first = 0 if page is None else parse(page, ByInt).number + 1
+    async with wired.database.reading() as connection:
+        run = await find_run(wired, connection, parse_id(run_id, "run"))
+        plan = await wired.plan(connection, run.version_id)
+        at = await read_clock(connection)
+        standings = await list_standings(connection, run.run_id, first=first, end=first + limit)
+        rows = await list_spans(connection, run.run_id, first=first, end=first + limit)
+    by_task: dict[int, list[SpanRow]] = defaultdict(list)
+    for row in rows:
+        by_task[row.task].append(row)
+    standing = {row.task: row for row in standings}
+    specs = plan.tasks[first : first + limit]
+    items = [_task(spec, standing.get(spec.index), by_task[spec.index]) for spec in specs]
+    end = first + len(specs)
+    more = token(end - 1) if specs and end < len(plan.tasks) else None
+    return reply(SpanPage(items, more, at, len(plan.tasks)))
+
+
+def _task(spec: TaskPlan, row: StandingRow | None, spans: list[SpanRow]) -> TaskSpans:
+    """row: None while the task was never touched."""
+    return TaskSpans(
+        name=spec.name,
+        index=spec.index,
+        kind="body" if spec.run is not None else "approval" if spec.approval is not None else "wait",
+        status=TaskStatus(row.status) if row else TaskStatus.PENDING,
+        attempt=row.attempt if row else 0,
+        token=row.token if row else 0,
+        needs=list(spec.needs),
+        due_at=row.due_at if row else None,
+        changed_at=row.changed_at if row else None,
+        worker=row.worker if row else None,
+        spans=[Span(s.attempt, s.token, s.outcome, s.worker, s.started_at, s.finished_at, s.ended_at) for s in spans],
+    )

@@ -1,0 +1,217 @@
+"""Maps on a real Postgres: items are rows of `task`, counted once a batch; what another process finds of them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Final
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from headrace.errors import ConflictError
+from headrace.machine.place import ITEMS_MAX, place_of
+from headrace.messages import Event, Requested
+from state.decisions import cancel_run, replay_dead_letter
+from state.doctor import examine
+from tests.integration.test_run_agent import Engine
+
+PAGES: Final = 1
+AFTER: Final = 2
+
+
+def pages(**map_: Any) -> dict[str, Any]:
+    """`list` gives the pages, `pages` reads each, `after` gets what was read."""
+    return {
+        "name": "pages",
+        "output": {"read": "${{ tasks.after.output }}"},
+        "tasks": {
+            "list": {"run": "t.list"},
+            "pages": {
+                "run": "t.page",
+                "needs": "list",
+                "map": {"over": "${{ tasks.list.output }}", **map_},
+                "with": {"page": "${{ item }}", "number": "${{ index }}"},
+                "retry": 1,
+            },
+            "after": {"run": "t.after", "needs": "pages", "with": "${{ tasks.pages.output }}"},
+        },
+    }
+
+
+@pytest.fixture
+async def engine(database: str) -> AsyncIterator[Engine]:
+    made = Engine(database)
+    await made.lease()
+    yield made
+    made.close()
+
+
+def counters(engine: Engine, run_id: str) -> tuple[Any, ...]:
+    sql = """SELECT status::text, items, items_begun, items_completed, items_failed FROM task
+      WHERE run_id = %s AND task = 1"""
+    return tuple(engine.query(sql, run_id)[0])
+
+
+def items(engine: Engine, run_id: str) -> list[str]:
+    sql = "SELECT status::text FROM task WHERE run_id = %s AND task >= 10000 ORDER BY task"
+    return [status for (status,) in engine.query(sql, run_id)]
+
+
+async def begin(engine: Engine, count: int, **map_: Any) -> str:
+    run_id = await engine.start(pages(**map_))
+    await engine.apply(engine.succeeded(run_id, output=json.dumps([f"p{n}" for n in range(count)]).encode()))
+    return run_id
+
+
+def done(engine: Engine, run_id: str, item: int, token: int = 1) -> tuple[str, Event]:
+    return engine.succeeded(run_id, place_of(PAGES, item), token, output=b"%d" % item)
+
+
+def failed(engine: Engine, run_id: str, item: int, token: int = 1) -> tuple[str, Event]:
+    return engine.failed(run_id, place_of(PAGES, item), token)
+
+
+async def all_is_well(engine: Engine) -> None:
+    async with await psycopg.AsyncConnection.connect(engine.dsn, autocommit=True) as connection:
+        wrong = [c for c in await examine(connection) if not c.ok and c.name not in ("relay", "sweeps", "slot")]
+    assert not wrong
+
+
+async def replay_letter(engine: Engine) -> str:
+    """Replay the one parked letter; answers the request that carries it."""
+    ((letter,),) = engine.query("SELECT dead_letter_id FROM dead_letter WHERE status = 'parked'")
+    async with await psycopg.AsyncConnection.connect(engine.dsn) as connection:
+        await replay_dead_letter(connection, engine.store, letter, actor="ada")
+    ((inbox,),) = engine.query("SELECT inbox_id FROM inbox WHERE applied_at IS NULL")
+    return str(inbox)
+
+
+async def test_a_map_from_its_list_to_the_list_of_its_outputs(engine: Engine, database: str):
+    run_id = await begin(engine, 5, max_parallel=2)
+    assert counters(engine, run_id) == ("waiting", 5, 2, 0, 0)
+    await engine.apply(done(engine, run_id, 1), done(engine, run_id, 0))
+    assert counters(engine, run_id) == ("waiting", 5, 4, 2, 0)
+    assert items(engine, run_id) == ["completed", "completed", "queued", "queued"]
+    await all_is_well(engine)
+    other = Engine(database, "two")  # knows only what Postgres holds
+    try:
+        await other.lease()
+        await other.apply(done(other, run_id, 1), done(other, run_id, 3), done(other, run_id, 2))
+        await other.apply(done(other, run_id, 4))
+        assert counters(other, run_id) == ("completed", 5, 5, 5, 0)
+        assert other.query("SELECT output::text FROM task WHERE task = 1") == [("[0,1,2,3,4]",)]
+        await all_is_well(other)
+        other.close()
+        other = Engine(database, "three")  # finds no items, and needs none
+        await other.lease()
+        await other.apply(done(other, run_id, 2), other.succeeded(run_id, AFTER, output=b'"read"'))
+        assert other.query("SELECT status::text, output::text FROM run") == [("completed", '{"read":"read"}')]
+        await all_is_well(other)
+    finally:
+        other.close()
+
+
+async def test_a_failed_page_is_replayed_alone(engine: Engine, database: str):
+    run_id = await begin(engine, 3, failures="finish")
+    await engine.apply(done(engine, run_id, 0), failed(engine, run_id, 1), done(engine, run_id, 2))
+    assert counters(engine, run_id) == ("failed", 3, 3, 2, 1)
+    assert engine.status(run_id) == "failed"
+    assert engine.query("SELECT task, token, task_name FROM dead_letter") == [(place_of(PAGES, 1), 1, "pages")]
+    await all_is_well(engine)
+    inbox = await replay_letter(engine)
+    other = Engine(database, "two")
+    try:
+        await other.lease()
+        await other.apply((run_id, Requested(inbox)))
+        assert counters(other, run_id) == ("waiting", 3, 3, 2, 0)
+        assert items(other, run_id) == ["completed", "queued", "completed"]
+        await other.apply(done(other, run_id, 1, token=2))
+        assert counters(other, run_id) == ("completed", 3, 3, 3, 0)
+        assert other.query("SELECT output::text FROM task WHERE task = 1") == [("[0,1,2]",)]
+        assert other.query("SELECT outcome FROM replay_outcome") == [("completed",)]
+        await all_is_well(other)
+    finally:
+        other.close()
+
+
+async def test_fail_fast_cancels_and_a_replay_brings_back_what_it_cancelled(engine: Engine):
+    run_id = await begin(engine, 4, max_parallel=3)
+    await engine.apply(failed(engine, run_id, 2))
+    assert counters(engine, run_id) == ("failed", 4, 3, 0, 1)
+    assert items(engine, run_id) == ["cancelled", "cancelled", "failed"]
+    await all_is_well(engine)
+    inbox = await replay_letter(engine)
+    await engine.apply((run_id, Requested(inbox)))
+    assert items(engine, run_id) == ["queued", "queued", "queued"]
+    for item in (0, 1, 2):
+        await engine.apply(done(engine, run_id, item, token=2))
+    await engine.apply(done(engine, run_id, 3))
+    assert counters(engine, run_id) == ("completed", 4, 4, 4, 0)
+    await engine.apply(engine.succeeded(run_id, AFTER))
+    assert engine.status(run_id) == "completed"
+    await all_is_well(engine)
+
+
+async def test_an_item_that_was_collected_is_not_replayed(engine: Engine):
+    run_id = await begin(engine, 2, failures="collect")
+    await engine.apply(failed(engine, run_id, 0), done(engine, run_id, 1))
+    assert counters(engine, run_id) == ("completed", 2, 2, 1, 1)
+    ((output,),) = engine.query("SELECT output::text FROM task WHERE task = 1")
+    assert json.loads(output) == {"results": [None, 1], "failures": [{"index": 0, "code": "ERROR", "message": "no"}]}
+    with pytest.raises(ConflictError, match="its map has completed with this failure in its output"):
+        await replay_letter(engine)
+    await all_is_well(engine)
+
+
+async def test_a_cancel_ends_a_map(engine: Engine):
+    run_id = await begin(engine, 10, max_parallel=3)
+    await engine.apply(done(engine, run_id, 0))
+    async with await psycopg.AsyncConnection.connect(engine.dsn) as connection:
+        await cancel_run(connection, engine.store, UUID(run_id), reason="enough", actor="ada")
+    ((inbox,),) = engine.query("SELECT inbox_id FROM inbox WHERE applied_at IS NULL")
+    await engine.apply((run_id, Requested(str(inbox))))
+    assert counters(engine, run_id) == ("cancelled", 10, 4, 1, 0)
+    assert items(engine, run_id) == ["completed", "cancelled", "cancelled", "cancelled"]
+    assert engine.status(run_id) == "cancelled"
+    await all_is_well(engine)
+
+
+async def test_ten_thousand_items(engine: Engine):
+    run_id = await begin(engine, ITEMS_MAX)
+    assert counters(engine, run_id) == ("waiting", ITEMS_MAX, 1_000, 0, 0)
+    for first in range(0, ITEMS_MAX, 500):
+        batch = engine.batch(*(done(engine, run_id, item) for item in range(first, first + 500)))
+        await asyncio.wait_for(engine.agent(batch), 60)
+    assert counters(engine, run_id) == ("completed", ITEMS_MAX, ITEMS_MAX, ITEMS_MAX, 0)
+    await engine.apply(engine.succeeded(run_id, AFTER))
+    assert engine.status(run_id) == "completed"
+    ((history, attempts),) = engine.query(
+        "SELECT (SELECT count(*) FROM history), (SELECT count(*) FROM attempt WHERE run_id = %s)", run_id
+    )
+    assert (history, attempts) == (1, ITEMS_MAX + 2), "one row for each item that ended, and no more"
+    await all_is_well(engine)
+
+
+FAULTS: Final = [
+    "UPDATE task SET items_completed = items_completed - 1 WHERE task = 1 RETURNING 1",
+    "UPDATE task SET items_failed = 1 WHERE task = 1 RETURNING 1",
+    "UPDATE task SET items_begun = 4 WHERE task = 1 RETURNING 1",
+    "UPDATE task SET status = 'completed' WHERE task = 1 RETURNING 1",
+    "UPDATE task SET status = 'completed' WHERE task = 20002 RETURNING 1",
+    "UPDATE task SET task = task + 1 WHERE task = 20002 RETURNING 1",
+    "UPDATE task SET items = NULL WHERE task = 1 RETURNING 1",
+    "DELETE FROM task WHERE task = 20002 RETURNING 1",
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_the_doctor_finds_a_map_that_does_not_agree_with_its_items(engine: Engine, fault: str):
+    run_id = await begin(engine, 5, max_parallel=2)
+    await engine.apply(done(engine, run_id, 0))
+    await all_is_well(engine)
+    assert engine.query(fault)
+    async with await psycopg.AsyncConnection.connect(engine.dsn, autocommit=True) as connection:
+        checks = {check.name: check for check in await examine(connection)}
+    assert not checks["maps"].ok
+    assert run_id in checks["maps"].detail

@@ -1,0 +1,257 @@
+"""Signals on a real Postgres: stored by the API's own code, applied by the run agent.
+
+No broker is involved: a wake-up is what a test says, so it may come late, twice, in another order, or not at all.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from headrace.errors import ConflictError, KeyReusedError, NotFoundError
+from headrace.messages import Due, Requested
+from state import signals
+from state.doctor import examine
+from state.queries.signal import SignalRow, list_signals
+from state.requests import request
+from state.signals import Message, send_signal
+from tests.integration.test_run_agent import Engine
+
+PAID: dict[str, Any] = {
+    "name": "order",
+    "tasks": {
+        "ask": {"run": "t.ask"},
+        "paid": {"needs": "ask", "signal": {"name": "paid", "key": "${{ input.id }}", "timeout": "3d"}},
+        "ship": {"run": "t.ship", "needs": "paid", "with": "${{ tasks.paid.output.data }}"},
+    },
+}
+OF_A_RUN = {
+    "statuses", "attempts", "tokens", "history", "ended", "waits", "joins", "signals", "approvals", "orphan_timers",
+    "orphan_approvals",
+}  # fmt: skip
+
+
+class Post(Engine):
+    """An engine, and somebody who sends signals to its runs."""
+
+    async def send(self, run_id: str, name: str = "paid", data: bytes = b"1", **given: Any) -> SignalRow:
+        async with await psycopg.AsyncConnection.connect(self.dsn) as connection:
+            row, _ = await send_signal(connection, self.store, UUID(run_id), Message(name, data, **given), actor="ada")
+        return row
+
+    async def say(self, run_id: str, *signals: SignalRow) -> None:
+        """Wake the run, in one batch."""
+        await self.apply(*((run_id, Requested(str(signal.signal_id))) for signal in signals))
+
+    async def order(self, id: str = "o-1") -> str:
+        return await self.start(PAID, {"id": id})
+
+    async def signals(self, run_id: str) -> list[SignalRow]:
+        async with await psycopg.AsyncConnection.connect(self.dsn) as connection:
+            return await list_signals(connection, UUID(run_id), limit=100)
+
+    async def wrong(self) -> list[str]:
+        async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True) as connection:
+            checks = await examine(connection)
+        assert {check.name for check in checks} >= OF_A_RUN
+        return [check.detail for check in checks if check.name in OF_A_RUN and not check.ok]
+
+
+@pytest.fixture
+async def post(database: str) -> AsyncIterator[Post]:
+    made = Post(database)
+    await made.lease()
+    yield made
+    made.close()
+
+
+def states(post: Post, run_id: str) -> list[str]:
+    return [status for status, _, _ in post.tasks(run_id)]
+
+
+async def test_a_signal_moves_the_task_that_waits_for_it_and_says_what_it_moved(post: Post):
+    run_id = await post.order()
+    await post.apply(post.succeeded(run_id))
+    assert post.query("SELECT task, token, name, key FROM signal_wait") == [(1, 1, "paid", "o-1")]
+    assert post.query("SELECT task, kind FROM timer") == [(1, "wait")]
+    sent = await post.send(run_id, data=b'{"sum": 3}', key="o-1")
+    assert (sent.status, await post.wrong()) == ("sent", [])
+    await post.say(run_id, sent)
+    assert states(post, run_id) == ["completed", "completed", "queued"]
+    (taken,) = await post.signals(run_id)
+    assert (taken.status, taken.task, taken.token, taken.row_version) == ("taken", 1, 1, 3)
+    history = "SELECT kind, task, token, actor, detail ->> 'signal_id' FROM history WHERE row_version = 3"
+    assert post.query(history) == [("signalled", 1, 1, "ada", str(sent.signal_id))]
+    ((output,),) = post.query("SELECT output FROM task WHERE task = 1")
+    assert (output["outcome"], output["data"], output["signal_id"]) == ("received", {"sum": 3}, str(sent.signal_id))
+    assert post.query("SELECT count(*) FROM signal_wait") == post.query("SELECT count(*) FROM timer") == [(0,)]
+    assert await post.wrong() == []
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["two batches", "one batch"])
+async def test_a_signal_that_comes_before_the_wait_is_kept_over_a_restart(post: Post, database: str, together: bool):
+    run_id = await post.order()
+    sent = await post.send(run_id)
+    if together:
+        await post.apply((run_id, Requested(str(sent.signal_id))), post.succeeded(run_id))
+    else:
+        await post.say(run_id, sent)
+        (kept,) = await post.signals(run_id)
+        assert (kept.status, kept.task, kept.settled_at) == ("kept", None, None)
+        assert await post.wrong() == []
+        other = Post(database, "two")
+        await other.lease()
+        await other.apply(other.succeeded(run_id))
+        other.close()
+    (taken,) = await post.signals(run_id)
+    assert (taken.status, taken.task, taken.row_version) == ("taken", 1, 3)
+    assert states(post, run_id) == ["completed", "completed", "queued"]
+    assert await post.wrong() == []
+
+
+@pytest.mark.parametrize("wait_first", [False, True])
+async def test_a_signal_and_the_beginning_of_the_wait_at_the_same_moment_miss_neither(post: Post, wait_first: bool):
+    """Committed between what the agent reads for one batch and its commit: only its wake-up tells of it."""
+    run_id = await post.order()
+    if wait_first:
+        await post.apply(post.succeeded(run_id))
+        await post.say(run_id, await post.send(run_id))
+    else:
+        sent, _ = await asyncio.gather(post.send(run_id), post.apply(post.succeeded(run_id)))
+        await post.say(run_id, sent)
+    assert states(post, run_id) == ["completed", "completed", "queued"]
+
+
+async def test_a_wake_up_that_comes_twice_counts_once(post: Post):
+    run_id = await post.order()
+    sent = await post.send(run_id)
+    await post.say(run_id, sent, sent)
+    await post.say(run_id, sent)
+    await post.apply(post.succeeded(run_id))
+    await post.say(run_id, sent)
+    assert [signal.status for signal in await post.signals(run_id)] == ["taken"]
+    assert post.query("SELECT row_version FROM run") == [(3,)]
+
+
+async def test_what_a_sender_sent_first_comes_first_though_its_wake_up_was_lost(post: Post):
+    run_id = await post.order()
+    first, second = await post.send(run_id, data=b"1"), await post.send(run_id, data=b"2")
+    await post.say(run_id, second)
+    await post.say(run_id, first)
+    await post.apply(post.succeeded(run_id))
+    assert [(signal.data, signal.status) for signal in await post.signals(run_id)] == [("1", "taken"), ("2", "kept")]
+    assert await post.wrong() == []
+
+
+async def test_a_wake_up_under_the_key_of_another_run_tells_it_nothing(post: Post):
+    one, other = await post.order(), await post.order()
+    sent = await post.send(one)
+    await post.say(other, sent)
+    assert [signal.status for signal in await post.signals(one)] == ["sent"]
+    await post.say(one, sent)
+    assert [signal.status for signal in await post.signals(one)] == ["kept"]
+
+
+async def test_a_signal_of_another_key_is_kept_beside_the_task_that_waits(post: Post):
+    run_id = await post.order()
+    await post.apply(post.succeeded(run_id))
+    await post.say(run_id, await post.send(run_id, key="o-2"))
+    assert states(post, run_id) == ["completed", "waiting"]
+    assert [signal.status for signal in await post.signals(run_id)] == ["kept"]
+    assert await post.wrong() == []
+
+
+@pytest.mark.parametrize("first", ["signal", "time-out"])
+async def test_of_signal_and_time_out_in_one_batch_one_wins_and_the_other_is_recorded_or_stale(post: Post, first: str):
+    run_id = await post.order()
+    await post.apply(post.succeeded(run_id))
+    post.query("UPDATE task SET due_at = now() WHERE task = 1 RETURNING 1")
+    post.query("UPDATE timer SET due_at = now() WHERE task = 1 RETURNING 1")
+    await post.lease()  # another term: what is in memory is read again
+    sent = await post.send(run_id)
+    said = [(run_id, Requested(str(sent.signal_id))), (run_id, Due(1, 1, post.nonce(run_id, 1, 1), "wait"))]
+    await post.apply(*(said if first == "signal" else said[::-1]))
+    (signal,) = await post.signals(run_id)
+    if first == "signal":
+        assert states(post, run_id) == ["completed", "completed", "queued"]
+        assert signal.status == "taken"
+    else:
+        assert post.status(run_id) == "failed"
+        assert (signal.status, signal.reason) == ("refused", "the run was failed when it came")
+        assert post.query("SELECT reason FROM dead_letter") == [("SIGNAL_TIMEOUT",)]
+    assert await post.wrong() == []
+
+
+async def test_a_signal_that_comes_when_its_run_has_just_ended_is_refused_with_the_reason(post: Post):
+    run_id = await post.order()
+    sent = await post.send(run_id)
+    async with await psycopg.AsyncConnection.connect(post.dsn) as connection:
+        cancelled = await request(connection, post.store, run_id, "cancelled", {}, "ann")
+    await post.apply((run_id, Requested(cancelled)), (run_id, Requested(str(sent.signal_id))))
+    (signal,) = await post.signals(run_id)
+    assert (signal.status, signal.reason) == ("refused", "the run was cancelled when it came")
+    assert signal.settled_at is not None
+    assert await post.wrong() == []
+
+
+async def test_a_cancel_takes_the_wait_away(post: Post):
+    run_id = await post.order()
+    async with await psycopg.AsyncConnection.connect(post.dsn) as connection:
+        cancelled = await request(connection, post.store, run_id, "cancelled", {}, "ann")
+    await post.apply(post.succeeded(run_id), (run_id, Requested(cancelled)))
+    assert post.query("SELECT count(*) FROM signal_wait") == [(0,)]
+    assert await post.wrong() == []
+
+
+async def test_a_run_that_stands_aside_takes_note_of_its_signals_once_it_is_released(post: Post):
+    run_id = await post.order()
+    await post.apply(post.succeeded(run_id))
+    async with await psycopg.AsyncConnection.connect(post.dsn) as connection:
+        broken = await request(connection, post.store, run_id, "decided", {"task": "no number"}, "ann")
+        released = await request(connection, post.store, run_id, "released", {}, "ann")
+    sent = await post.send(run_id)
+    await post.apply((run_id, Requested(broken)), (run_id, Requested(str(sent.signal_id))))
+    assert (post.status(run_id), [s.status for s in await post.signals(run_id)]) == ("needs_attention", ["sent"])
+    await post.apply((run_id, Requested(released)), (run_id, Requested(str(sent.signal_id))))
+    assert [signal.status for signal in await post.signals(run_id)] == ["taken"]
+
+
+# == sending ===========================================================================================================
+async def test_a_signal_sent_twice_under_its_id_is_one(post: Post):
+    run_id = await post.order()
+    first = await post.send(run_id, data=b'{"a": 1, "b": 2}', sender_id="evt-1")
+    again = await post.send(run_id, data=b'{"b": 2, "a": 1}', sender_id="evt-1")
+    assert again.signal_id == first.signal_id
+    for other in ({"data": b"2"}, {"data": first.data.encode(), "key": "o-1"}):
+        with pytest.raises(KeyReusedError):
+            await post.send(run_id, sender_id="evt-1", **other)  # type: ignore[arg-type]
+    assert (await post.send(await post.order(), sender_id="evt-1")).signal_id != first.signal_id
+    await post.say(run_id, first)
+    await post.apply(post.succeeded(run_id))
+    await post.apply(post.succeeded(run_id, task=2))
+    assert post.status(run_id) == "completed"
+    assert (await post.send(run_id, data=first.data.encode(), sender_id="evt-1")).status == "taken", "ended meanwhile"
+
+
+async def test_two_that_send_the_same_signal_at_once_send_one(post: Post):
+    run_id = await post.order()
+    sent = await asyncio.gather(*(post.send(run_id, sender_id="evt-1") for _ in range(8)))
+    assert len({signal.signal_id for signal in sent}) == 1
+    assert post.query("SELECT count(*) FROM inbox") == [(1,)]
+
+
+async def test_a_run_that_is_not_there_or_has_ended_takes_nothing(post: Post, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(NotFoundError):
+        await post.send("01a2289f-ec84-73e0-907f-576654f809f9")
+    run_id = await post.order()
+    await post.apply(post.failed(run_id, retryable=False))
+    with pytest.raises(ConflictError, match="failed already"):
+        await post.send(run_id)
+    run_id = await post.order()
+    monkeypatch.setattr(signals, "KEPT_MAX", 2)
+    await post.say(run_id, await post.send(run_id), await post.send(run_id))
+    with pytest.raises(ConflictError, match="keeps 2 signals"):
+        await post.send(run_id)
