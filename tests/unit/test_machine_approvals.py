@@ -146,10 +146,10 @@ def test_a_replay_does_not_go_round_an_approval_that_was_never_asked_for(run: st
     assert trial.states["deploy"] == "failed"
     assert any(isinstance(action, BuryTask) for action in trial.told)
     assert trial.tell(Replayed(1, 1, input=b'"edited"'))
-    assert trial.told == [Ask(1, 1)]
+    assert trial.told == [Ask(1, 2)]
     assert trial.decide("deploy", "approved")
     if run is not None:
-        assert trial.told == [Dispatch(1, 1, 2, b'"edited"')]
+        assert trial.told == [Dispatch(1, 1, 3, b'"edited"')]
 
 
 def test_a_run_waits_only_while_nothing_else_goes_on():

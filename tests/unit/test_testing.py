@@ -501,7 +501,7 @@ def test_a_task_is_skipped_with_an_output():
                    one=Broken(1, NonRetryable("no")), two=lambda n: n + 1)  # fmt: skip
     run = made.start()
     assert (run.status, run.tasks) == ("failed", {"a": "failed", "b": "skipped"})
-    run.skip("a", 41)
-    assert (run.status, run.outputs) == ("completed", {"a": 41, "b": 42})
+    run.skip("a", {"n": 41})
+    assert (run.status, run.outputs) == ("completed", {"a": {"n": 41}, "b": 42})
     with pytest.raises(ConflictError, match="task a is completed"):
         run.skip("a", 1)
