@@ -1,19 +1,32 @@
-"""Control of a run: pause, resume, terminate."""
+"""Control of a run: pause, resume, terminate; run again what has ended, skip a task with a given output."""
 
 from collections.abc import Awaitable, Callable
 
+import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from api.answers import Answer, answer
-from api.bodies import read
+from api.bodies import check_payload, read
+from api.errors import faulty
 from api.idempotency import perform
-from api.identity import actor, parse_id
+from api.identity import actor, parse_id, parse_task_id
 from api.openapi import answers, body
-from api.schemas import Accepted, ReasonBody
+from api.schemas import Accepted, ReasonBody, Rerun, RerunBody, RerunTask, SkipBody
 from api.wiring import Wired, Wiring
-from state.control import pause_run, resume_run, terminate_run
+from headrace.machine.rerun import Foreseen
+from headrace.messages import effect_key
+from state.control import (
+    Prospect,
+    foresee_rerun,
+    pause_run,
+    rerun,
+    resume_run,
+    supply_output,
+    terminate_run,
+)
 from state.queries.rows import Connection
+from state.store import StoredRun
 
 router = APIRouter(tags=["runs"])
 
@@ -51,6 +64,80 @@ async def resume(run_id: str, request: Request, wired: Wired) -> Response:
 async def terminate(run_id: str, request: Request, wired: Wired) -> Response:
     """End a run by force, without any clean-up. It is `terminated`, and no answer of what still runs counts."""
     return await _ask(run_id, request, wired, terminate_run)
+
+
+@router.post(
+    "/runs/{run_id}/rerun",
+    status_code=202,
+    responses=answers({202: Rerun, 200: Rerun}, 404, 408, 409, 413, 415),
+    openapi_extra=body(RerunBody, required=False),
+)
+async def rerun_run(run_id: str, request: Request, wired: Wired) -> Response:
+    """Let part of a run that has ended run again: tasks and all that depends on them, or what failed. The results of
+    the others stand. With `dry_run` nothing happens: the answer says what would run again, which effects repeat, and
+    what protects them.
+    """
+    id_ = parse_id(run_id, "run")
+    asked, content = await read(request, RerunBody)
+    given = None if isinstance(asked.input, msgspec.UnsetType) else check_payload(asked.input, "input")
+    if given is not None and len(asked.tasks) != 1:
+        raise faulty("input", "name the one task that it is for in `tasks`")
+    who = actor(request)
+
+    async def act(connection: Connection) -> Answer:
+        if asked.dry_run:
+            prospect = await foresee_rerun(connection, wired.store, wired.plans, id_, asked.tasks)
+            return answer(_rerun(prospect, dry_run=True))
+        prospect = await rerun(
+            connection, wired.store, wired.plans, id_, asked.tasks, input=given, row_version=asked.row_version,
+            reason=asked.reason, actor=who,
+        )  # fmt: skip
+        return answer(_rerun(prospect, dry_run=False), 202)
+
+    return await perform(wired, request, content, act)
+
+
+@router.post(
+    "/tasks/{task_id}/skip",
+    status_code=202,
+    responses=answers({202: Accepted}, 404, 408, 409, 413, 415),
+    openapi_extra=body(SkipBody, required=False),
+)
+async def skip(task_id: str, request: Request, wired: Wired) -> Response:
+    """Give a task its output, so that it is done without its body. One that is open or has failed; an approval is not
+    gone round.
+    """
+    id_, task = parse_task_id(task_id)
+    asked, content = await read(request, SkipBody)
+    output = b"null" if isinstance(asked.output, msgspec.UnsetType) else check_payload(asked.output, "output")
+    who = actor(request)
+
+    async def act(connection: Connection) -> Answer:
+        await supply_output(connection, wired.store, wired.plans, id_, task, output, reason=asked.reason, actor=who)
+        return answer(Accepted(str(id_), accepted=True), 202)
+
+    return await perform(wired, request, content, act)
+
+
+def _rerun(prospect: Prospect, *, dry_run: bool) -> Rerun:
+    run, plan = prospect.run, prospect.run.plan
+    again = {each.task for each in prospect.tasks}
+    run_id = run.key.decode()
+    return Rerun(
+        run_id,
+        dry_run,
+        plan.name,
+        plan.version,
+        run.row_version,
+        [_again(run, each) for each in prospect.tasks],
+        [spec.name for spec in plan.tasks if spec.index not in again],
+    )
+
+
+def _again(run: StoredRun, each: Foreseen) -> RerunTask:
+    spec, state = run.plan.tasks[each.task], run.task(each.task)
+    key = None if spec.run is None else effect_key(run.key.decode(), spec.name)
+    return RerunTask(spec.name, state.status, state.attempt, each.then, each.effect, each.protected_by, key)
 
 
 async def _ask(run_id: str, request: Request, wired: Wiring, act_on: Callable[..., Awaitable[None]]) -> Response:

@@ -108,6 +108,54 @@ class ReasonBody(msgspec.Struct, forbid_unknown_fields=True):
     reason: Text = ""
 
 
+class RerunBody(msgspec.Struct, forbid_unknown_fields=True):
+    tasks: Annotated[list[Name], msgspec.Meta(max_length=1_000)] = []
+    """These, and all that depends on them. Left out: what failed or was cancelled, and what was skipped because of
+    that."""
+    input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """Takes the place of the input of the only task named."""
+    reason: Text = ""
+    dry_run: bool = False
+    """Only say what would run again."""
+    row_version: Version | None = None
+    """As a dry run said: refused when the run has moved since."""
+
+
+class RerunTask(msgspec.Struct):
+    task: str
+    status: TaskStatus
+    """As it stands."""
+    attempt: int
+    then: Literal["begins", "follows", "skipped", "failed"]
+    """Begins at once; follows what it needs; or is skipped, or fails, again at once."""
+    effect: Literal["none", "first", "repeats", "did_not_happen"]
+    """It has no body; its body never began; its body may have had its effect, and runs again; it failed, and said that
+    it had none."""
+    protected_by: Literal["effect_key", "lookup", "person"] | None
+    """What keeps an effect that repeats from happening twice."""
+    effect_key: str | None
+
+
+class Rerun(msgspec.Struct):
+    """What runs again, and what stands."""
+
+    run_id: str
+    dry_run: bool
+    workflow: str
+    version: int
+    """The one that runs: the run stays on it."""
+    row_version: int
+    again: list[RerunTask]
+    reused: list[str]
+    """Tasks whose ends stand."""
+
+
+class SkipBody(msgspec.Struct, forbid_unknown_fields=True):
+    output: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """What its body would have returned; null when left out."""
+    reason: Text = ""
+
+
 class Run(msgspec.Struct):
     run_id: str
     workflow: str

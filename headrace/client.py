@@ -72,6 +72,8 @@ class _Endpoints:
     pause = Endpoint(requests.pause)
     resume = Endpoint(requests.resume)
     terminate = Endpoint(requests.terminate)
+    rerun = Endpoint(requests.rerun)
+    skip = Endpoint(requests.skip)
     signal = Endpoint(requests.signal)
     signals = Endpoint(requests.signals)
     release = Endpoint(requests.release)

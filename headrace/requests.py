@@ -29,6 +29,7 @@ from headrace.views import (
     Page,
     ParkedTask,
     Published,
+    Rerun,
     Run,
     Signal,
     Task,
@@ -202,6 +203,30 @@ def resume(run_id: str, reason: str = "") -> Flow[None]:
 def terminate(run_id: str, reason: str = "") -> Flow[None]:
     """End a run by force, without any clean-up. Raises ConflictError when it is over."""
     yield from _write(f"/runs/{_part(run_id)}/terminate", msgspec.json.encode({"reason": reason}), object)
+
+
+def rerun(
+    run_id: str, *tasks: str, input: Any = None, reason: str = "", row_version: int | None = None, dry_run: bool = False
+) -> Flow[Rerun]:
+    """Let these tasks of a run that has ended, and all that depends on them, run again; without any, what failed or was
+    cancelled. The answer says which effects repeat, and what protects them; with `dry_run` nothing else happens.
+
+    input: of the only task named. row_version: of a dry run; raises ConflictError when the run has moved since, has not
+    ended, or has nothing to run again.
+    """
+    body: dict[str, Any] = {"tasks": list(tasks), "reason": reason, "dry_run": dry_run}
+    if input is not None:
+        body["input"] = msgspec.Raw(payload.encode(input))
+    if row_version is not None:
+        body["row_version"] = row_version
+    return (yield from _write(f"/runs/{_part(run_id)}/rerun", msgspec.json.encode(body), Rerun))
+
+
+def skip(run_id: str, task: str, output: Any = None, *, reason: str = "") -> Flow[None]:
+    """Give a task that is open or has failed its output, so that it is done without its body. Raises ConflictError when
+    it has ended otherwise, or is to be approved."""
+    body = {"output": msgspec.Raw(payload.encode(output)), "reason": reason}
+    yield from _write(f"/tasks/{_part(f'{run_id}.{task}')}/skip", msgspec.json.encode(body), object)
 
 
 def signal(

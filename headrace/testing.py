@@ -37,6 +37,7 @@ from headrace.machine import (
     BuryTask,
     Cancelled,
     ClearTimer,
+    CloseLetter,
     CloseQuestion,
     Decided,
     Dispatch,
@@ -51,6 +52,7 @@ from headrace.machine import (
     Paused,
     Plan,
     Replayed,
+    Reran,
     Resolved,
     Resumed,
     RunState,
@@ -58,6 +60,7 @@ from headrace.machine import (
     SetTimer,
     Signalled,
     StopListening,
+    Supplied,
     TakeSignal,
     TaskPlan,
     TaskState,
@@ -69,6 +72,7 @@ from headrace.machine import (
     begin,
     compile_plan,
 )
+from headrace.machine.advance import can_be_supplied, choose_rerun
 from headrace.machine.place import items_of, task_of
 from headrace.machine.status import PAUSED, RUN_TERMINAL
 from headrace.messages import (
@@ -350,6 +354,25 @@ class HarnessRun:
             raise ConflictError(f"the run is {self.status}, and not paused", run_id=self.run_id)
         self._act(Resumed(PAUSED, reason, by))
 
+    def rerun(self, *tasks: str, input: Any = None, reason: str = "", by: str = "") -> None:
+        """Let these tasks of a run that has ended, and all that depends on them, run again; without any, what failed or
+        was cancelled. input: of the only task named. Raises ConflictError when the run has not ended, or nothing would
+        run again."""
+        chosen = tuple(self._engine.place(task) for task in tasks)
+        if not choose_rerun(self._engine.plan, self._run.state, chosen):
+            raise ConflictError(f"the run is {self.status}: nothing of it runs again", run_id=self.run_id)
+        given = None if input is None else payload.encode_input(input)
+        self._act(Reran(self._run.state.row_version, chosen, given, reason, by))
+
+    def skip(self, task: str, output: Any = None, *, reason: str = "", by: str = "") -> None:
+        """Give a task its output, so that it is done without its body. Raises ConflictError when it is not open and has
+        not failed, or when its approval would be gone round."""
+        index = self._engine.place(task)
+        if not can_be_supplied(self._engine.plan, self._run.state, index):
+            raise ConflictError(f"task {task} is {self._run.state.task(index).status}", task=task)
+        state = self._run.state.task(index)
+        self._act(Supplied(index, state.token, payload.encode_input(output), reason, by))
+
     def replay(self, task: str, *, input: Any = None, by: str = "") -> None:
         """Send a failed task, or a failed item of a map, out again. input: in place of what it was given. Raises
         ConflictError when it has not failed, or cannot come back."""
@@ -609,7 +632,16 @@ class _Run:
                 self._note("listens", action.task, detail=action.name + (f" {action.key}" if action.key else ""))
             case TakeSignal():
                 self._note("took_signal", action.task)
-            case EndAttempt() | ClearTimer() | Unpark() | Grant() | Abort() | StopListening() | KeepSignal():
+            case (
+                EndAttempt()
+                | ClearTimer()
+                | CloseLetter()
+                | Unpark()
+                | Grant()
+                | Abort()
+                | StopListening()
+                | KeepSignal()
+            ):
                 pass  # in the history already, or true of the run as it stands
             case _:
                 assert_never(action)
@@ -638,6 +670,12 @@ class _Run:
                 self._note("terminated", detail=event.reason)
             case Paused() | Resumed():
                 self._note("paused" if isinstance(event, Paused) else "resumed", detail=event.reason)
+            case Supplied():
+                self._note("supplied", event.task, detail=event.reason)
+            case Reran():
+                names = ", ".join(self.state.plan.tasks[index].name for index in event.tasks)
+                self._note("reran", detail=f"from {names}" if names else "what failed")
+                self.finish = None
             case Replayed():
                 self._note("replayed", event.task)
             case Resolved():

@@ -229,6 +229,33 @@ class DeadLetterGroup(msgspec.Struct, frozen=True):
     topic: str | None = None
 
 
+class RerunTask(msgspec.Struct, frozen=True):
+    task: str
+    status: str
+    """As it stood before."""
+    then: str
+    """begins, follows, skipped or failed"""
+    effect: str
+    """none, first, repeats or did_not_happen"""
+    protected_by: str | None = None
+    """effect_key, lookup or person: what keeps an effect that repeats from happening twice."""
+    attempt: int = 0
+    effect_key: str | None = None
+
+
+class Rerun(msgspec.Struct, frozen=True):
+    """What of a run runs again, and what stands."""
+
+    run_id: str
+    again: list[RerunTask]
+    reused: list[str]
+    row_version: int
+    """Of the run that was looked at; `rerun` takes it, and is refused when the run has moved since."""
+    workflow: str = ""
+    version: int = 0
+    dry_run: bool = False
+
+
 class DeadLetterSelection(msgspec.Struct, frozen=True):
     """What a replay or discard of many would take."""
 

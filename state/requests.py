@@ -17,8 +17,9 @@ from state.sql import load
 from state.store import Store
 
 Kind = Literal[
-    "cancelled", "decided", "replayed", "resolved", "released", "signalled", "terminated", "paused", "resumed"
-]
+    "cancelled", "decided", "replayed", "resolved", "released", "signalled", "terminated", "paused", "resumed",
+    "supplied", "reran",
+]  # fmt: skip
 HEARD_IN_ISOLATION: Final = ("cancelled", "terminated", "released")
 """What a run takes while it stands aside; all else stays in the inbox until somebody has let it go on."""
 
@@ -33,8 +34,9 @@ async def request(
 
     Bodies: cancelled {"reason"}; decided {"task", "token", "outcome", "comment"}; replayed {"task", "token", "input"?};
     resolved {"task", "token", "outcome", "comment", "output"?}; released {}; terminated {"reason"}; paused and resumed
-    {"scope", "reason"}; signalled {}, which has its content in `signal` under the same id. A body may hold
-    `msgspec.Raw` for user data that must keep its bytes.
+    {"scope", "reason"}; supplied {"task", "token", "output", "reason"}; reran {"row_version", "tasks", "input"?,
+    "reason"}; signalled {}, which has its content in `signal` under the same id. A body may hold `msgspec.Raw` for user
+    data that must keep its bytes.
     """
     inbox_id = inbox_id or str(uuid7())
     async with psycopg.AsyncRawCursor(connection) as cursor:

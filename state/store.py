@@ -7,8 +7,10 @@ set of statements to trust.
 """
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 import psycopg
@@ -22,6 +24,7 @@ from headrace.machine import (
     BuryTask,
     Cancelled,
     ClearTimer,
+    CloseLetter,
     CloseQuestion,
     Decided,
     Dispatch,
@@ -38,12 +41,14 @@ from headrace.machine import (
     Plan,
     Released,
     Replayed,
+    Reran,
     Resolved,
     Resumed,
     RunState,
     SetTimer,
     Signalled,
     StopListening,
+    Supplied,
     TakeSignal,
     TaskState,
     TaskStatus,
@@ -76,6 +81,9 @@ from state.sql import Statement, load
 
 BATCH: Final = load("batch")
 _ANSWERS: Final = (Succeeded, Failed, Returned)
+_decode_error: Final = msgspec.json.Decoder(Error).decode
+RUN_COLUMNS: Final = 8
+"""Of a row of `load_runs`; behind them stands a task."""
 
 
 class StoredRun(RunState):
@@ -186,10 +194,12 @@ class Rows:
 
     def move(self, run: StoredRun, event: MachineEvent, transition: Transition) -> None:
         """One event that changed a run. Applies the transition."""
+        if isinstance(event, Reran):
+            self._rerun(run, event, run.row_version + 1)
         run.apply(transition)
         self.runs.setdefault(run.key, run)
         ended = self._act(run, transition, event)
-        if ended != 1 or isinstance(event, Cancelled | Terminated):
+        if ended != 1 or isinstance(event, Cancelled | Terminated | Supplied):
             self._event_history(run, event, transition)
         _touch(run, transition)
 
@@ -262,6 +272,9 @@ class Rows:
                         action.error.code, encode(action.error), label.message, run.plan.at(action.task).name,
                         run.plan.name, run.plan.version, label.fingerprint,
                     )  # fmt: skip
+                case CloseLetter():
+                    by, reason = (event.by, event.reason) if isinstance(event, Reran | Supplied) else ("", "")
+                    self.add("close_letters", run.run_id, action.task, action.token, action.status, by, reason or None)
                 case Finish():
                     if action.output is not None or action.error is not None:
                         why = None if action.error is None else encode(action.error)
@@ -364,6 +377,11 @@ class Rows:
             case Replayed():
                 edited = {"input": msgspec.Raw(event.input)} if event.input is not None else None
                 self._history(run, "replayed", event.task, event.token, event.by, edited)
+            case Supplied():
+                given = {"reason": event.reason, "output": msgspec.Raw(event.output)}
+                self._history(run, "supplied", event.task, event.token, event.by, given)
+            case Reran():
+                pass  # told before it was applied
             case Isolated():
                 self._history(run, "isolated", None, None, "", {"error": msgspec.to_builtins(event.error)})
             case Released():
@@ -391,6 +409,22 @@ class Rows:
             case Failed():
                 error = msgspec.to_builtins(event.error)
                 self._history(run, "lookup_failed", event.task, event.token, event.worker, {"error": error})
+
+    def _rerun(self, run: StoredRun, event: Reran, row_version: int) -> None:
+        """Before the run is moved. Its row of history is like a replay's when a task is given another input: under the
+        token that the task had."""
+        names = [run.plan.tasks[index].name for index in event.tasks]
+        detail: dict[str, Any] = {"reason": event.reason, "from": names or "failed"}
+        task = token = None
+        if event.input is not None:
+            detail["input"] = msgspec.Raw(event.input)
+            (task,) = event.tasks
+            token = run.task(task).token
+        raw = msgspec.json.encode(detail)
+        self.add("insert_history", run.run_id, row_version, "reran", task, token, event.by or None, raw)
+        self.add("clear_outputs", run.run_id)
+        if outputs := self.rows.get("save_outputs"):  # also one kept earlier in this batch
+            self.rows["save_outputs"] = [row for row in outputs if row[0] != run.run_id]
 
     # -- giving ----------------------------------------------------------------------
     def _save_tasks(self, run: StoredRun) -> None:
@@ -449,6 +483,29 @@ class Rows:
             self.records = []
         given = self.rows
         return [(name, _encode(statement, given[name])) for name, statement in BATCH.items() if given.get(name)]
+
+
+def read_task(
+    status: str, attempt: int, token: int, retries_from: int, due_at: datetime | None, input: str | None, output: str |
+    None, error: str | None, session_id: UUID | None, lookups: int,
+    vanished: int = 0, withheld: str | None = None, items: int | None = None,
+) -> TaskState:  # fmt: skip
+    """A task as `load_runs` gives it, behind its position."""
+    return TaskState(
+        TaskStatus(status),
+        attempt,
+        token,
+        None if due_at is None else round(due_at.timestamp() * 1_000_000),
+        retries_from,
+        None if input is None else input.encode(),
+        None if output is None else output.encode(),
+        None if error is None else _decode_error(error),
+        "" if session_id is None else session_id.hex,
+        lookups,
+        vanished,
+        withheld or "",
+        items,
+    )
 
 
 def _touch(run: StoredRun, transition: Transition) -> None:

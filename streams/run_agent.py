@@ -30,9 +30,11 @@ from headrace.machine import (
     Paused,
     Released,
     Replayed,
+    Reran,
     Resolved,
     Resumed,
     Signalled,
+    Supplied,
     Terminated,
     advance,
 )
@@ -520,6 +522,8 @@ class _Body(msgspec.Struct):
     comment: str = ""
     reason: str = ""
     scope: int = PAUSED
+    row_version: int = -1
+    tasks: tuple[int, ...] = ()
     input: msgspec.Raw = msgspec.Raw()
     """Empty: not given. A union with None would refuse every object."""
     output: msgspec.Raw = msgspec.Raw(b"null")
@@ -536,6 +540,10 @@ def _event_of(kind: str, body: str, actor: str) -> MachineEvent | None:
             return Paused(given.scope, given.reason, actor)
         case "resumed":
             return Resumed(given.scope, given.reason, actor)
+        case "supplied":
+            return Supplied(given.task, given.token, bytes(given.output), given.reason, actor)
+        case "reran":
+            return Reran(given.row_version, given.tasks, bytes(given.input) or None, given.reason, actor)
         case "decided":
             return Decided(given.task, given.token, given.outcome, actor, given.comment)
         case "replayed":

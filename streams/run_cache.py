@@ -3,28 +3,21 @@ row_version."""
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
-from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-import msgspec
-
 from headrace.errors import UnreadableError
-from headrace.machine import Signalled, TaskState, TaskStatus
-from headrace.messages import Error
+from headrace.machine import Signalled, TaskState
 from state.plans import Plans
 from state.sql import load
-from state.store import StoredRun
+from state.store import RUN_COLUMNS, StoredRun, read_task
 from streams.database import Database
 
 _SQL = load("run")
-_decode_error: Final = msgspec.json.Decoder(Error).decode
 RUNS_MAX: Final = 20_000
 """Some 2 KiB each without payloads. A run that was put out is loaded again: one SELECT for a whole batch."""
-RUN_COLUMNS: Final = 8
-"""Of a row of `load_runs`; behind them stands a task."""
 TASKS_MAX: Final = 500_000
 """Over all runs in memory, so that a few wide runs cannot fill it either."""
 
@@ -95,7 +88,7 @@ class RunCache:
         for run_id, of_run in groupby(rows, itemgetter(0)):
             first, *more = of_run
             states = [row[RUN_COLUMNS:] for row in (first, *more)]
-            tasks = {index: _task(*state) for index, *state in states if index is not None}
+            tasks = {index: read_task(*state) for index, *state in states if index is not None}
             self._add(first[:RUN_COLUMNS], tasks, kept.get(run_id, ()))
 
     def _kept_signals(self, rows: Iterable[tuple[Any, ...]]) -> dict[UUID, list[Signalled]]:
@@ -134,25 +127,3 @@ class RunCache:
 
 def signal_of(signal_id: UUID, name: str, key: str | None, data: str, actor: str, sent_at: int) -> Signalled:
     return Signalled(str(signal_id), name, data.encode(), key, actor, sent_at)
-
-
-def _task(
-    status: str, attempt: int, token: int, retries_from: int, due_at: datetime | None, input: str | None, output: str |
-    None, error: str | None, session_id: UUID | None, lookups: int,
-    vanished: int = 0, withheld: str | None = None, items: int | None = None,
-) -> TaskState:  # fmt: skip
-    return TaskState(
-        TaskStatus(status),
-        attempt,
-        token,
-        None if due_at is None else round(due_at.timestamp() * 1_000_000),
-        retries_from,
-        None if input is None else input.encode(),
-        None if output is None else output.encode(),
-        None if error is None else _decode_error(error),
-        "" if session_id is None else session_id.hex,
-        lookups,
-        vanished,
-        withheld or "",
-        items,
-    )

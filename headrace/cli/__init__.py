@@ -21,7 +21,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "record": ("send",),
     "workflow": ("publish", "workflows"),
     "run": ("run", "runs", "show", "cancel", "release"),
-    "control": ("pause", "resume", "terminate"),
+    "control": ("pause", "resume", "terminate", "rerun", "skip"),
     "explain": ("explain",),
     "signal": ("signal", "signals"),
     "approval": ("approvals", "approve", "reject"),

@@ -13,13 +13,15 @@ States of a task, and who causes each edge
     RUNNING    a worker said that its body began                      Started
     WAITING    a person is asked, an instant has to come, a signal,   a task with an approval, a wait, a signal or a map
                or the items of a map have to end                      became ready; an ambiguous end of a `manual` task
-    COMPLETED  it has its result                                      Succeeded; Decided approved; Due; Signalled
+    COMPLETED  it has its result                                      Succeeded; Decided approved; Due; Signalled;
+                                                                      Supplied
     FAILED     no try is left, or none can help                       Failed, Lost, Due; Decided rejected or expired
     SKIPPED    it will never run                                      condition false; its join
     CANCELLED  the run was cancelled or terminated before it ended    Cancelled, Terminated
-The last four are terminal. One edge leads out of a terminal state, and only an operator's act causes it: `Replayed`
-takes a FAILED task of a dead letter back to QUEUED, and the tasks that were skipped because of it back to PENDING. It
-does not go round an approval: a task that never ran is asked about (again) first.
+The last four are terminal. Only an operator's act leads out of one: `Replayed` takes a FAILED task of a dead letter
+back to QUEUED, and the tasks that were skipped because of it back to PENDING; `Supplied` completes a FAILED task (or
+one that is open) with an output that a person gives; `Reran` takes part of a run that has ended back to where its joins
+decide about it. None goes round an approval: a task that never ran is asked about (again) first.
 
 The token counts hand-outs, questions and waits of a task: it rises by one with each, and never falls, over restarts,
 failovers and replays. An event that names another token than the task's is stale: it changes nothing. So a late,
@@ -46,6 +48,11 @@ caused; what has begun stays as it is. A condition is looked at when the join al
 all its tasks have: FAILED if one did, also where a task `on_failure` came after it. A cancel is no end of a need: it
 ends all tasks at once, those that were to run always too.
 
+A rerun takes the tasks it names and all behind them, or what failed or was cancelled and what was skipped because of
+that; the ends of the others stand. What it takes is as before its join was decided, but that no token and no attempt
+number is used again. It names the row_version of the run that the operator saw, so that it happens once, to that. A
+task whose body began before may have had its effect: at its turn its policy is asked, as after an ambiguous end.
+
 A signal is told to a run from outside, at any time, and is an event of that run like any other. The first task of the
 graph that waits for its name, and for its key if it has one, takes it and has completed. While none does, the run keeps
 it, and the first task that begins to wait for it takes it at once: of several, the one that was stored first. So it
@@ -67,9 +74,8 @@ the map says: it stops and fails (`fail_fast`), fails once all have ended (`fini
 of an item takes a map that failed back to WAITING, but not one that has completed. Open items count in the run's
 status; of those that have ended only their map does.
 
-`advance` and `apply` cost O(tasks the event touches); only a cancel, a termination and the end of a pause touch all,
-and the end of a map its items.
-Recursion is nowhere.
+`advance` and `apply` cost O(tasks the event touches); only a cancel, a termination, the end of a pause and a rerun
+touch all, and the end of a map its items. Recursion is nowhere.
 
 Not modelled here: whether a holder still lives (the sweeps read sessions), offsets and ownership (the run agent).
 """
@@ -80,6 +86,7 @@ from headrace.machine.actions import (
     Ask,
     BuryTask,
     ClearTimer,
+    CloseLetter,
     CloseQuestion,
     Dispatch,
     EndAttempt,
@@ -104,9 +111,11 @@ from headrace.machine.event import (
     Paused,
     Released,
     Replayed,
+    Reran,
     Resolved,
     Resumed,
     Signalled,
+    Supplied,
     Terminated,
 )
 from headrace.machine.plan import Plan, TaskPlan, compile_plan
@@ -120,6 +129,7 @@ __all__ = [
     "BuryTask",
     "Cancelled",
     "ClearTimer",
+    "CloseLetter",
     "CloseQuestion",
     "Decided",
     "Dispatch",
@@ -136,6 +146,7 @@ __all__ = [
     "Plan",
     "Released",
     "Replayed",
+    "Reran",
     "Resolved",
     "Resumed",
     "RunState",
@@ -143,6 +154,7 @@ __all__ = [
     "SetTimer",
     "Signalled",
     "StopListening",
+    "Supplied",
     "TakeSignal",
     "TaskPlan",
     "TaskState",

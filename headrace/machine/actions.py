@@ -128,6 +128,14 @@ class BuryTask(msgspec.Struct, frozen=True):
     error: Error
 
 
+class CloseLetter(msgspec.Struct, frozen=True):
+    """The dead letter of this hand-out, if it is still parked, has been dealt with. `status`: replayed or discarded."""
+
+    task: int
+    token: int
+    status: str
+
+
 class Finish(msgspec.Struct, frozen=True):
     status: RunStatus
     output: bytes | None = None
@@ -153,6 +161,7 @@ Action = (
     | Unpark
     | Abort
     | BuryTask
+    | CloseLetter
     | Finish
 )
 

@@ -1,7 +1,7 @@
 """`advance`: decide what one event does to one run. See the package's docstring for the theory."""
 
-from collections.abc import Callable
-from typing import Final, assert_never
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, assert_never
 
 import msgspec
 
@@ -12,6 +12,7 @@ from headrace.machine.actions import (
     Ask,
     BuryTask,
     ClearTimer,
+    CloseLetter,
     CloseQuestion,
     Dispatch,
     EndAttempt,
@@ -36,13 +37,15 @@ from headrace.machine.event import (
     Paused,
     Released,
     Replayed,
+    Reran,
     Resolved,
     Resumed,
     Signalled,
+    Supplied,
     Terminated,
 )
 from headrace.machine.place import ITEMS_MAX, is_item, item_of, items_of, place_of, task_of
-from headrace.machine.plan import Failures, Plan, read_list
+from headrace.machine.plan import Failures, Plan, TaskPlan, read_list
 from headrace.machine.run_state import UNTOUCHED, ItemCounts, RunState, TaskState
 from headrace.machine.status import PAUSES, RUN_TERMINAL, TERMINAL, TERMINATED, RunStatus, TaskStatus, derive_status
 from headrace.messages import PAYLOAD_BYTES_MAX, Due, Error, Failed, Lost, Returned, Started, Succeeded
@@ -91,6 +94,8 @@ NEVER_BEGAN: Final = Error(
 UPSTREAM_FAILED: Final = Error("UPSTREAM_FAILED", "a task that this one needs did not complete", retryable=False)
 UPSTREAM_SKIPPED: Final = Error("UPSTREAM_SKIPPED", "a task that this one needs was skipped", retryable=False)
 CONDITION_FALSE: Final = Error("CONDITION_FALSE", "its condition was false", retryable=False)
+RERUN: Final = Error("RERUN", "the task is to run again", retry_after=0.0)
+SUPPLIED: Final = Error("SUPPLIED", "a person gave the task its output", retryable=False)
 NOTHING_FAILED: Final = Error("NOTHING_FAILED", "none of the tasks that this one needs failed", retryable=False)
 
 
@@ -133,6 +138,10 @@ def advance(plan: Plan, run: RunState, event: MachineEvent, at: int) -> Transiti
             return _replayed(plan, run, event, at)
         case Resolved():
             return _resolved(plan, run, event, at)
+        case Supplied():
+            return _supplied(plan, run, event, at)
+        case Reran():
+            return _reran(plan, run, event, at)
         case Signalled():
             return _signalled(plan, run, event, at)
         case Cancelled():
@@ -277,7 +286,7 @@ def _decided(plan: Plan, run: RunState, event: Decided, at: int) -> Transition |
         return None
     draft, ended = Transition(run), list[int]()
     if event.outcome == "approved" and plan.tasks[event.task].run is not None:
-        _set_going(plan, run, draft, event.task, task, ended)
+        _begin_body(plan, run, draft, event.task, task, ended)
     elif event.outcome == "approved":
         answer = msgspec.json.encode({"outcome": event.outcome, "by": event.by, "comment": event.comment})
         _put(run, draft, event.task, msgspec.structs.replace(task, status=_COMPLETED, output=answer))
@@ -349,6 +358,116 @@ def _resolved(plan: Plan, run: RunState, event: Resolved, at: int) -> Transition
     else:
         _bury(run, draft, event.task, task, task.error or LOST, ended)
     return _close(plan, run, draft, ended, at)
+
+
+def _supplied(plan: Plan, run: RunState, event: Supplied, at: int) -> Transition | None:
+    """What runs of it is told to stop, and what waits is let go. It does not go round an approval."""
+    if not 0 <= event.task < len(plan.tasks) or run.counts.get(_CANCELLED):
+        return None
+    index, task = event.task, run.task(event.task)
+    if task.token != event.token or not can_be_supplied(plan, run, index):
+        return None
+    draft, ended = Transition(run), list[int]()
+    if task.status is _FAILED:
+        draft.actions.append(CloseLetter(index, task.token, "discarded"))
+        _unskip(plan, run, draft, index)
+    if task.status is _RUNNING and not task.lookups:
+        draft.actions.append(EndAttempt(index, task.attempt, task.token, "cancelled", SUPPLIED))
+    if task.status is _RUNNING or task.status is _QUEUED:
+        draft.actions.append(Abort(index, task.token, "supplied"))
+    if task.status is _WAITING:
+        _ask_no_more(plan, draft, index, task)
+    _clear_timer(draft, index, task)
+    _take_as_done(plan, run, draft, index, task, event.output, ended)
+    return _close(plan, run, draft, ended, at)
+
+
+def can_be_supplied(plan: Plan, run: RunState, index: int) -> bool:
+    """Whether a person may give the task its output now: it is open, or has failed, and nobody is to approve it. A map
+    has its output from its items."""
+    task = run.task(index)
+    if is_item(index) or plan.tasks[index].map is not None or task.status in (_COMPLETED, _SKIPPED, _CANCELLED):
+        return False
+    return plan.tasks[index].approval is None or task.attempt > 0 or task.status is _QUEUED
+
+
+def _reran(plan: Plan, run: RunState, event: Reran, at: int) -> Transition | None:
+    """All that runs again is untouched first, with what it has counted. Then those begin whose joins the results that
+    stand decide; the others follow by the graph, as ever."""
+    chosen = choose_rerun(plan, run, event.tasks)
+    if run.row_version != event.row_version or not chosen:
+        return None
+    draft, ended = Transition(run), list[int]()
+    draft.control &= ~TERMINATED
+    for index in chosen:
+        task = run.task(index)
+        if task.status is _FAILED:
+            draft.actions.append(CloseLetter(index, task.token, "replayed"))
+        is_named = not event.tasks or index in event.tasks  # what follows another result has its input rendered anew
+        given = event.input if is_named and event.input is not None else task.input if is_named else None
+        _put(run, draft, index, _untouched_again(task, given))
+    answers = {index: _count_needs(plan, run, draft, index) for index in chosen}
+    for index, answer in answers.items():
+        if answer is None:
+            continue
+        task = draft.tasks[index]
+        if isinstance(answer, Error):
+            _skip(run, draft, index, task, answer, ended)
+        elif run.task(index).status is _FAILED:
+            _begin_again(plan, run, draft, index, task, ended, at)
+        else:
+            _ready(plan, run, draft, index, task, ended, at)
+    _close(plan, run, draft, ended, at)
+    if draft.status in RUN_TERMINAL:
+        draft.actions.append(_finish(plan, run, draft))
+    return draft
+
+
+def choose_rerun(plan: Plan, run: RunState, tasks: Sequence[int]) -> list[int]:
+    """The tasks that a rerun takes, in the order of the graph; none when the run has not ended, or a map is among them,
+    of which items are replayed. tasks: as in `Reran`; one that is not in the graph is none of them.
+    """
+    if run.status not in RUN_TERMINAL:
+        return []
+    indices = range(len(plan.tasks))
+    found = list(tasks) if tasks else [index for index in indices if run.task(index).status in (_FAILED, _CANCELLED)]
+    chosen: set[int] = set()
+    for index in found:  # grows while it is walked
+        if index in indices and index not in chosen:
+            chosen.add(index)
+            after = plan.tasks[index].dependants
+            found += after if tasks else [each for each in after if _was_skipped_by_others(run.task(each))]
+    has_begun_map = any(plan.tasks[index].map is not None and run.task(index).token for index in chosen)
+    return [] if has_begun_map else sorted(chosen)
+
+
+def _was_skipped_by_others(task: TaskState) -> bool:
+    return task.status is _SKIPPED and task.error != CONDITION_FALSE
+
+
+def _untouched_again(task: TaskState, given: bytes | None) -> TaskState:
+    """As before its join was decided, but that neither a token nor an attempt number is used again."""
+    if not task.token and given is None:
+        return UNTOUCHED
+    return TaskState(_PENDING, task.attempt, task.token, None, task.attempt, given)
+
+
+def _count_needs(plan: Plan, run: RunState, draft: Transition, index: int) -> Error | Literal["ready"] | None:
+    """Count anew what a task waits for, and answer what its join says already: it may run, why it never will, or
+    nothing."""
+    spec = plan.tasks[index]
+    needs = [draft.tasks.get(need) or run.tasks.get(need, UNTOUCHED) for need in spec.needs]
+    missing = sum(need.status not in TERMINAL for need in needs)
+    wanted = None if spec.quorum is None else spec.quorum - sum(need.status is _COMPLETED for need in needs)
+    if not spec.is_chained:
+        draft.missing[index] = missing
+    if wanted is not None:
+        draft.wanted = {**(draft.wanted or {}), index: wanted}
+    if wanted is not None and wanted <= 0:
+        return "ready"
+    if spec.join == "all" and any(map(_has_failed, needs)):
+        return UPSTREAM_FAILED
+    return None if missing else _answer(spec, needs) or "ready"
 
 
 def _cancelled(plan: Plan, run: RunState, event: Cancelled, at: int) -> Transition | None:
@@ -523,23 +642,31 @@ def _ready(
     spec = plan.tasks[index]
     if draft.control & PAUSES:
         return _withhold(run, draft, index, task, "turn")
-    if spec.is_plain:
+    if spec.is_plain and task is UNTOUCHED:
         return _hand_out(plan, run, draft, index, task, ended)
     if spec.condition is not None:
         try:
             holds = spec.condition.evaluate(run.input, _outputs(plan, run, draft))
         except PayloadError as e:
-            return _bury(run, draft, index, task, Error(e.reason, e.message, retryable=False), ended)
+            undecided = msgspec.structs.replace(task, token=run.next_token(task))  # every dead letter has its own
+            return _bury(run, draft, index, undecided, Error(e.reason, e.message, retryable=False), ended)
         if not holds:
-            _put(run, draft, index, TaskState(_SKIPPED, error=CONDITION_FALSE))
-            return ended.append(index)
+            return _skip(run, draft, index, task, CONDITION_FALSE, ended)
     if spec.wait is not None:
         return _wait(plan, run, draft, index, task, ended, at)
     if spec.signal is not None:
         return _listen(plan, run, draft, index, task, ended, at)
     if spec.approval is None:
-        return _set_going(plan, run, draft, index, task, ended)
+        return _begin_body(plan, run, draft, index, task, ended)
     _ask(run, draft, index, task)
+
+
+def _begin_body(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:
+    """Hand its body out. A rerun may find that it had its effect already: then its policy is asked first, as after an
+    end that is ambiguous."""
+    if task.attempt and plan.tasks[index].effect != "idempotent":
+        return _doubt(plan, run, draft, index, task, RERUN)
+    _set_going(plan, run, draft, index, task, ended)
 
 
 def _begin_again(
@@ -987,7 +1114,7 @@ def _close(plan: Plan, run: RunState, draft: Transition, ended: list[int], at: i
             elif need.status is _COMPLETED:
                 _ready(plan, run, draft, after, task, ended, at)
             else:
-                _skip(run, draft, after, UPSTREAM_FAILED if _has_failed(need) else UPSTREAM_SKIPPED, ended)
+                _skip(run, draft, after, task, UPSTREAM_FAILED if _has_failed(need) else UPSTREAM_SKIPPED, ended)
     draft.status = derive_status(len(plan.tasks), draft.counts, attention=draft.attention, control=draft.control)
     if draft.status in RUN_TERMINAL:
         draft.control &= ~PAUSES
@@ -1009,18 +1136,25 @@ def _join(
     if spec.quorum is not None and need.status is _COMPLETED and not _want_one_less(run, draft, index, spec.quorum):
         return _ready(plan, run, draft, index, task, ended, at)
     if spec.join == "all" and _has_failed(need):
-        return _skip(run, draft, index, UPSTREAM_FAILED, ended)
+        return _skip(run, draft, index, task, UPSTREAM_FAILED, ended)
     if missing:
         return None
-    needs = [draft.tasks.get(need) or run.tasks.get(need, UNTOUCHED) for need in spec.needs]
+    why = _answer(spec, [draft.tasks.get(need) or run.tasks.get(need, UNTOUCHED) for need in spec.needs])
+    if why is None:
+        return _ready(plan, run, draft, index, task, ended, at)
+    _skip(run, draft, index, task, why, ended)
+
+
+def _answer(spec: TaskPlan, needs: Sequence[TaskState]) -> Error | None:
+    """What a join says once all needs have ended: None, the task runs; or why it never will."""
     has_failed = any(map(_has_failed, needs))
     if spec.join == "always" or (spec.join == "on_failure" and has_failed):
-        return _ready(plan, run, draft, index, task, ended, at)
+        return None
     if spec.join == "all" and all(need.status is _COMPLETED for need in needs):
-        return _ready(plan, run, draft, index, task, ended, at)
+        return None
     if spec.join == "on_failure":
-        return _skip(run, draft, index, NOTHING_FAILED, ended)
-    _skip(run, draft, index, UPSTREAM_FAILED if has_failed else UPSTREAM_SKIPPED, ended)
+        return NOTHING_FAILED
+    return UPSTREAM_FAILED if has_failed else UPSTREAM_SKIPPED
 
 
 def _want_one_less(run: RunState, draft: Transition, index: int, quorum: int) -> int:
@@ -1039,8 +1173,8 @@ def _has_failed(task: TaskState) -> bool:
     return task.status is _FAILED or (task.status is _SKIPPED and task.error == UPSTREAM_FAILED)
 
 
-def _skip(run: RunState, draft: Transition, index: int, error: Error, ended: list[int]) -> None:
-    _put(run, draft, index, TaskState(_SKIPPED, error=error))
+def _skip(run: RunState, draft: Transition, index: int, task: TaskState, error: Error, ended: list[int]) -> None:
+    _put(run, draft, index, TaskState(_SKIPPED, task.attempt, task.token, None, task.retries_from, error=error))
     ended.append(index)
 
 
@@ -1062,7 +1196,7 @@ def _unskip(plan: Plan, run: RunState, draft: Transition, replayed: int) -> None
     for current in coming_back:  # grows while it is walked
         for after in plan.tasks[current].dependants:
             spec, task = plan.tasks[after], draft.tasks.get(after) or run.task(after)
-            if task is UNTOUCHED:
+            if task.is_untouched:
                 waiting[after] = None
             if task.status is not _SKIPPED or task.error != UPSTREAM_FAILED:
                 continue
@@ -1070,7 +1204,7 @@ def _unskip(plan: Plan, run: RunState, draft: Transition, replayed: int) -> None
                 blocking[after] = sum(_has_failed(run.task(need)) for need in spec.needs)
             blocking[after] -= 1
             if spec.quorum is not None or not blocking[after]:
-                _put(run, draft, after, UNTOUCHED)
+                _put(run, draft, after, _untouched_again(task, None))
                 coming_back.append(after)
                 waiting[after] = None
     for index in waiting:

@@ -19,6 +19,7 @@ from headrace.machine.actions import (
     Ask,
     BuryTask,
     ClearTimer,
+    CloseLetter,
     CloseQuestion,
     Dispatch,
     EndAttempt,
@@ -44,9 +45,11 @@ from headrace.machine.event import (
     Paused,
     Released,
     Replayed,
+    Reran,
     Resolved,
     Resumed,
     Signalled,
+    Supplied,
     Terminated,
 )
 from headrace.machine.place import items_of
@@ -95,6 +98,8 @@ EVENTS: Final[dict[str, Say]] = {
     "Resolved: happened": lambda task, token: Resolved(task, token, "happened"),
     "Resolved: did not happen": lambda task, token: Resolved(task, token, "did_not_happen"),
     "Resolved: fail": lambda task, token: Resolved(task, token, "fail"),
+    "Supplied": Supplied,
+    "Reran": lambda task, _token: Reran(0, (task,)),
     "Signalled": lambda _task, _token: Signalled("signal", "news"),
     "Signalled, another name": lambda _task, _token: Signalled("signal", "olds"),
     "Cancelled": lambda _task, _token: Cancelled(),
@@ -105,6 +110,7 @@ EVENTS: Final[dict[str, Say]] = {
     "Released": lambda _task, _token: Released(),
 }
 OF_A_RUN: Final = (
+    "Reran",
     "Signalled",
     "Signalled, another name",
     "Cancelled",
@@ -139,7 +145,10 @@ class Scene:
         state = self.run.task(task) if 0 <= task < len(self.plan.tasks) else self.subject
         due_at = state.due_at or self.at
         self.at = max(self.at, due_at - 1) if name.endswith("early") else max(self.at, due_at)
-        transition = advance(self.plan, self.run, EVENTS[name](task, state.token + distance), self.at)
+        event = EVENTS[name](task, state.token + distance)
+        if isinstance(event, Reran):
+            event = Reran(self.run.row_version, event.tasks)
+        transition = advance(self.plan, self.run, event, self.at)
         if transition is not None:
             self._draw(name, task, transition)
             self.run.apply(transition)
@@ -179,6 +188,19 @@ def _story(*events: str, **options: object) -> Callable[[Edges], Scene]:
     return tell
 
 
+def _to_its_end(*events: str, **options: object) -> Callable[[Edges], Scene]:
+    """The same, and the others have ended too."""
+
+    def tell(edges: Edges) -> Scene:
+        scene = _story(*events, **options)(edges)
+        for task in (AFTER, BESIDE):
+            if scene.run.task(task).status is TaskStatus.QUEUED:
+                scene.tell("Succeeded", task=task)
+        return scene
+
+    return tell
+
+
 class Row(NamedTuple):
     state: str
     detail: str
@@ -213,6 +235,10 @@ ROWS: Final = [
     Row("FAILED", "a dead letter", _story("Failed, not retryable")),
     Row("FAILED", "rejected", _story("Decided rejected", approval=_QUESTION)),
     Row("FAILED", "cannot be evaluated", _story(condition=compile_condition("tasks.before.output.missing"))),
+    Row("COMPLETED", "the run has ended", _to_its_end("Succeeded")),
+    Row("COMPLETED", "effect: reconcile, the run has ended", _to_its_end("Succeeded", **_LOOKED_UP)),
+    Row("COMPLETED", "effect: manual, the run has ended", _to_its_end("Succeeded", effect="manual")),
+    Row("FAILED", "the run has ended", _to_its_end("Failed, not retryable")),
     Row("SKIPPED", "", _story(condition=compile_condition("false"))),
     Row("CANCELLED", "", _story("Cancelled")),
 ]
@@ -365,6 +391,8 @@ def _detail(action: Action) -> str:
             return f" {action.kind}"
         case Abort():
             return f" token {action.token}, {action.reason}"
+        case CloseLetter():
+            return f" {action.status}"
         case BuryTask() | Park():
             return f" {action.error.code}"
         case Ask() | CloseQuestion() | Grant() | Listen() | TakeSignal():

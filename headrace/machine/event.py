@@ -70,6 +70,30 @@ class Resolved(msgspec.Struct, frozen=True):
     comment: str = ""
 
 
+class Supplied(msgspec.Struct, frozen=True):
+    """A person gives a task its output: it is done, without its body."""
+
+    task: int
+    token: int
+    output: bytes = b"null"
+    """JSON"""
+    reason: str = ""
+    by: str = ""
+
+
+class Reran(msgspec.Struct, frozen=True):
+    """An operator lets part of a run that has ended run again; the results of the rest stand."""
+
+    row_version: int
+    """Of the run when this was decided. One that has moved since is not what the operator saw."""
+    tasks: tuple[int, ...] = ()
+    """These and all that depends on them. None: what failed or was cancelled, and what was skipped because of that."""
+    input: bytes | None = None
+    """JSON, in place of the rendered input of the only task named."""
+    reason: str = ""
+    by: str = ""
+
+
 class Signalled(msgspec.Struct, frozen=True):
     """Something was told to the run from outside. While no task waits for it, the run keeps it as it is."""
 
@@ -116,6 +140,8 @@ MachineEvent = (
     | Decided
     | Replayed
     | Resolved
+    | Supplied
+    | Reran
     | Signalled
     | Isolated
     | Released

@@ -96,7 +96,7 @@ def _run_ended(facts: Facts) -> Iterator[Cause]:
     else:
         failed = next((i for i, task in facts.tasks.items() if task.status is TaskStatus.FAILED), None)
         name = f": task {name_of(facts, failed)} failed first" if failed is not None else ""
-        yield Cause(Code.RUN_FAILED, f"The run has failed{name}.", run, "a replay of what failed", facts.changed_at)
+        yield Cause(Code.RUN_FAILED, f"The run has failed{name}.", run, "a replay, or a rerun", facts.changed_at)
         if failed is not None:
             yield from causes_of_ended_task(facts, failed)
         if facts.stop is not None and facts.stop.kind == "cancelled":
@@ -176,6 +176,8 @@ _REQUEST: Final = {
     "cancelled": "the cancellation",
     "terminated": "the termination",
     "paused": "the pause",
+    "supplied": "the output given by hand",
+    "reran": "the rerun",
     "resumed": "the end of the pause",
     "decided": "the decision",
     "replayed": "the replay",

@@ -101,6 +101,12 @@ class TaskFacts(NamedTuple):
     items: Items | None = None
     """Of a map whose list is known."""
 
+    @property
+    def is_untouched(self) -> bool:
+        """Its join is undecided: it was never handed out, or not since its run was rerun."""
+        has_failed = self.attempt > self.retries_from or self.lookups > 0
+        return self.status is TaskStatus.PENDING and not (self.withheld or self.due_at or self.timer or has_failed)
+
 
 class Request(NamedTuple):
     inbox_id: UUID

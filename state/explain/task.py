@@ -41,7 +41,7 @@ def causes_of_open_task(facts: Facts, index: int) -> list[Cause]:
     task = facts.tasks.get(index)
     if task is not None and task.withheld:
         return [_withheld(facts, task)]
-    if task is None or (task.status is TaskStatus.PENDING and task.token == 0):
+    if task is None or task.is_untouched:
         return _untouched(facts, index)
     causes: list[Cause]
     match task.status:
@@ -103,7 +103,7 @@ def _nearest_open(facts: Facts, index: int) -> tuple[int, list[int]]:
         current = waiting.popleft()
         unfinished = [need for need in facts.plan.tasks[current].needs if need not in facts.ended]
         task = facts.tasks.get(current)
-        if current != index and (not unfinished or (task is not None and task.token > 0)):
+        if current != index and (not unfinished or (task is not None and not task.is_untouched)):
             between = []
             step = came_from[current]
             while step != index:

@@ -197,7 +197,7 @@ CREATE TABLE inbox (
   inbox_id uuid CONSTRAINT inbox_key PRIMARY KEY,
   run_id uuid NOT NULL,
   kind text NOT NULL CONSTRAINT inbox_kind_known CHECK (kind IN ('cancelled', 'decided', 'replayed', 'resolved', 'released', 'signalled',
-                                                             'terminated', 'paused', 'resumed')),
+                                                             'terminated', 'paused', 'resumed', 'supplied', 'reran')),
   body json NOT NULL,
   actor text NOT NULL DEFAULT '',
   created_at timestamptz NOT NULL DEFAULT now(),

@@ -19,6 +19,11 @@ SELECT run_id, namespace, version_id, status::run_status, row_version, input, tr
 FROM unnest($1::uuid[], $2::text[], $3::int[], $4::text[], $5::int[], $6::json[], $7::text[], $8::text[])
   AS given (run_id, namespace, version_id, status, row_version, input, traceparent, source);
 
+-- name: clear_outputs
+-- Of runs that run again: what came out of them before stands with their attempts. Before save_runs, which gives them another status.
+-- columns: run_ids uuid
+UPDATE run SET output = NULL, output_error = NULL FROM unnest($1::uuid[]) AS given (run_id) WHERE run.run_id = given.run_id;
+
 -- name: save_runs
 -- Guarded by the row_version that was read: a run missing from the count has another writer. A run's own time never runs backwards, whatever
 -- was done to the clock meanwhile: it ends no earlier than it was moved last.
@@ -175,6 +180,14 @@ SELECT dead_letter_id, namespace, 'task', run_id, task, token, reason, reason, e
 FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::int[], $5::int[], $6::text[], $7::json[], $8::text[], $9::text[], $10::text[], $11::int[],
             $12::text[])
   AS given (dead_letter_id, namespace, run_id, task, token, reason, error, message, task_name, workflow, version, fingerprint);
+
+-- name: close_letters
+-- Letters of tasks that a rerun sends out again, or that were given their output; one that somebody else has closed stays as it is.
+-- columns: run_ids uuid, tasks int, tokens int, statuses text, actors text, reasons text
+UPDATE dead_letter d SET status = given.status, closed_at = now(), closed_by = given.actor, close_reason = given.reason,
+  replay_token = CASE WHEN given.status = 'replayed' THEN greatest(given.token, (SELECT max(token_floor) FROM timeline)) + 1 END
+FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::text[], $6::text[]) AS given (run_id, task, token, status, actor, reason)
+WHERE d.run_id = given.run_id AND d.task = given.task AND d.token = given.token AND d.kind = 'task' AND d.status = 'parked';
 
 -- name: bury_records
 -- A record with the content of one that was replayed to this partition, and not set aside again since, is that one.

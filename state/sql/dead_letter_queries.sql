@@ -77,7 +77,7 @@ ORDER BY token;
 -- The run a letter belongs to, and the input that its task was given by hand before it: that of the last replay that had one.
 SELECT r.input::text, r.traceparent,
        (SELECT h.detail::text FROM history h
-        WHERE h.run_id = r.run_id AND h.kind = 'replayed' AND h.task = %(task)s AND h.token < %(token)s AND h.detail IS NOT NULL
+        WHERE h.run_id = r.run_id AND h.kind IN ('replayed', 'reran') AND h.task = %(task)s AND h.token < %(token)s AND h.detail IS NOT NULL
         ORDER BY h.row_version DESC LIMIT 1)
 FROM run r WHERE r.run_id = %(run_id)s;
 

@@ -268,7 +268,7 @@ FROM (
   SELECT t.run_id || ' task ' || t.task || ': due without a timer'
   FROM (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention') ORDER BY run_id LIMIT %(limit)s) AS r
   JOIN task t ON t.run_id = r.run_id
-  WHERE (t.due_at IS NOT NULL OR (t.status = 'pending' AND t.token > 0 AND t.withheld IS NULL))
+  WHERE (t.due_at IS NOT NULL OR (t.status = 'pending' AND t.withheld IS NULL AND (t.lookups > 0 OR t.attempt > t.retries_from)))
     AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = t.run_id AND m.task = t.task AND m.token = t.token)) AS orphan;
 
 -- name: find_wrong_pauses

@@ -10,8 +10,9 @@ SELECT pg_try_advisory_xact_lock(hashtextextended('headrace.sweep.retention', 0)
 -- name: purge_runs
 -- Removes runs that ended more than $2 seconds ago, with all that hangs on them, of the next $3 runs behind $1; and of those no more than
 -- have moved $4 times together, but one at least. Run ids rise with time: what began later than that cannot have ended before.
--- A run stays while a letter of it is parked, or a request to it is not applied: somebody may still make it move. SKIP LOCKED, and a run that
--- was moved meanwhile is looked at again: so this waits for nobody, and whoever wants one of these runs waits for one such transaction.
+-- A run stays while a letter of it is parked, or a request to it is not applied: somebody may still make it move. Who asks for that touches
+-- the run, since a request that is committed while this looks is not seen otherwise. SKIP LOCKED, and a run that was moved or touched
+-- meanwhile is looked at again: so this waits for nobody, and whoever wants one of these runs waits for one such transaction.
 -- Trigger keys stay: one trigger identity makes one run for ever. What a look-up by one of them may find missing, the watermark says.
 -- Answers how many it removed, and up to which run it has looked; null: there are none behind $1.
 WITH page AS MATERIALIZED (
@@ -20,7 +21,7 @@ WITH page AS MATERIALIZED (
   ORDER BY run_id LIMIT $3),
 due AS MATERIALIZED (
   SELECT r.run_id, r.row_version FROM page JOIN run r ON r.run_id = page.run_id
-  WHERE r.finished_at < now() - make_interval(secs => $2)
+  WHERE r.finished_at < now() - make_interval(secs => $2) AND r.updated_at < now() - make_interval(secs => $2)
     AND NOT EXISTS (SELECT FROM dead_letter d WHERE d.run_id = r.run_id AND d.status = 'parked')
     AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = r.run_id AND i.applied_at IS NULL)
   ORDER BY r.run_id FOR UPDATE OF r SKIP LOCKED),

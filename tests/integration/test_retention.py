@@ -1,4 +1,5 @@
 """The retention on a real Postgres: what goes, what stays, and that nobody waits for it."""
+# ruff: noqa: S608 - instants of this file
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -30,6 +31,7 @@ PARTS = """
       UNION ALL SELECT run_id, 7 FROM signal) AS parts
     GROUP BY run_id
 """
+AGO = "(finished_at, updated_at) = (now() - interval '31 d', now() - interval '31 d')"
 LOCK_TIMEOUT = "100ms"
 """Nobody waits for longer, in either direction."""
 
@@ -47,11 +49,13 @@ class Archive:
         """A run that began `ms` after the epoch and ended so long ago; None: it goes on."""
         run_id = UUID(int=(ms << 80) | (7 << 76) | (8 << 60) | uuid4().int & 0xFFFF_FFFF)
         await self.query(
-            "INSERT INTO run (run_id, version_id, status, row_version, input, finished_at) "
-            "SELECT %s, 1, CASE WHEN %s THEN 'failed' ELSE 'running' END::run_status, %s, '{}', now() - %s::interval",
+            "INSERT INTO run (run_id, version_id, status, row_version, input, finished_at, updated_at) "
+            "SELECT %s, 1, CASE WHEN %s THEN 'failed' ELSE 'running' END::run_status, %s, '{}', now() - %s::interval, "
+            "now() - coalesce(%s, '40 days')::interval",
             run_id,
             ended is not None,
             moves,
+            ended,
             ended,
         )
         await self.query(
@@ -149,7 +153,7 @@ async def test_a_trigger_key_outlives_its_run_and_starts_no_other(archive: Archi
 
     run_id, is_new = await start()
     assert is_new
-    await archive.query("UPDATE run SET status = 'completed', finished_at = now() - interval '31 days'")
+    await archive.query(f"UPDATE run SET status = 'completed', {AGO}")
     assert await archive.retention.purge(archive.connection) == 1
     assert await start() == (run_id, False)
     assert await archive.query("SELECT count(*) FROM run") == [(0,)]
@@ -159,9 +163,7 @@ async def test_what_is_left_is_sound(archive: Archive):
     """All that the doctor checks of runs holds behind a retention as it did before, and keys of removed runs are no
     fault."""
     await archive.query(SOUND)
-    ended = await archive.query(
-        "UPDATE run SET finished_at = now() - interval '31 days' WHERE finished_at IS NOT NULL RETURNING run_id"
-    )
+    ended = await archive.query(f"UPDATE run SET {AGO} WHERE finished_at IS NOT NULL RETURNING run_id")
     await archive.query("UPDATE task SET changed_at = changed_at - interval '32 days'")
     await archive.query("UPDATE attempt SET ended_at = ended_at - interval '32 days'")
     await archive.query("UPDATE history SET at = at - interval '32 days'")
@@ -198,7 +200,8 @@ async def test_a_pass_goes_on_behind_what_stays_and_begins_at_the_oldest_again(
         await archive.add(ms)
     assert [await archive.retention.purge(archive.connection) for _ in range(3)] == [0, 2, 0]
     await archive.query(
-        "UPDATE run SET status = 'cancelled', finished_at = now() - interval '31 days' WHERE run_id = %s", first
+        f"UPDATE run SET status = 'cancelled', {AGO} WHERE run_id = %s",
+        first,
     )
     assert await archive.retention.purge(archive.connection) == 1
     assert await archive.left() == stays - {first}
@@ -229,6 +232,14 @@ async def test_a_run_that_is_moved_on_while_the_retention_looks_at_it_stays(arch
         await archive.query("UPDATE run SET status = 'running', finished_at = NULL")
         await cursor.execute(purge, (UUID(int=0), DAYS * 86_400, 500, 2_000))
         assert (await cursor.fetchall())[0][0] == 0
+    assert await archive.left() == {run_id}
+
+
+async def test_a_run_that_somebody_asked_to_rerun_stays(archive: Archive):
+    """Who asks for that touches it, in the transaction of the request."""
+    run_id = await archive.add(1)
+    await archive.query(load("control").text("touch_run") % {"run_id": f"'{run_id}'", "namespace": "'default'"})
+    assert await archive.retention.purge(archive.connection) == 0
     assert await archive.left() == {run_id}
 
 

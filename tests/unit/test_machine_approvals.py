@@ -145,7 +145,7 @@ def test_a_replay_does_not_go_round_an_approval_that_was_never_asked_for(run: st
     assert trial.succeed("a", b"{}")
     assert trial.states["deploy"] == "failed"
     assert any(isinstance(action, BuryTask) for action in trial.told)
-    assert trial.tell(Replayed(1, 0, input=b'"edited"'))
+    assert trial.tell(Replayed(1, 1, input=b'"edited"'))
     assert trial.told == [Ask(1, 1)]
     assert trial.decide("deploy", "approved")
     if run is not None:

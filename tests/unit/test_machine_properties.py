@@ -21,6 +21,7 @@ from headrace.machine import (
     BuryTask,
     Cancelled,
     ClearTimer,
+    CloseLetter,
     CloseQuestion,
     Decided,
     Dispatch,
@@ -37,6 +38,7 @@ from headrace.machine import (
     Plan,
     Released,
     Replayed,
+    Reran,
     Resolved,
     Resumed,
     RunState,
@@ -44,6 +46,7 @@ from headrace.machine import (
     SetTimer,
     Signalled,
     StopListening,
+    Supplied,
     TakeSignal,
     TaskPlan,
     TaskState,
@@ -58,7 +61,6 @@ from headrace.machine import (
 from headrace.machine.advance import NOTHING_FAILED, UPSTREAM_FAILED
 from headrace.machine.backoff import RetryPlan
 from headrace.machine.plan import Effect, Join, SignalPlan, WaitPlan
-from headrace.machine.run_state import UNTOUCHED
 from headrace.machine.status import PAUSED, PAUSES, RUN_TERMINAL, TERMINAL, TERMINATED, WORKFLOW_PAUSED
 from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
 from tests.unit.machine_model import (
@@ -149,7 +151,7 @@ sketch = st.tuples(
     st.sampled_from(WAITS),
 )
 which = st.integers(0, 2**16)
-OF_A_RUN = (Cancelled, Terminated, Isolated, Released, Paused, Resumed, Signalled)
+OF_A_RUN = (Reran, Cancelled, Terminated, Isolated, Released, Paused, Resumed, Signalled)
 
 
 def plan_of(sketches: list[Sketch]) -> Plan:
@@ -238,8 +240,10 @@ class Store:
     def hear(self, plan: Plan, before: TaskState, event: MachineEvent) -> None:
         """What an event that moves its run says of an effect. before: the task that it names."""
         match event:
-            case Resolved() | Replayed():
+            case Resolved() | Replayed() | Supplied():
                 self.in_doubt.discard(event.task)
+                if isinstance(event, Supplied):
+                    self.told_done.add(event.task)
                 if isinstance(event, Resolved) and event.outcome == "happened":
                     self.told_done.add(event.task)
             case Succeeded() if before.lookups and bytes(event.output) in (HAPPENED, DID_NOT_HAPPEN):
@@ -314,6 +318,9 @@ class Store:
                     assert (action.task, action.token) not in self.dead_letters, "one hand-out, two dead letters"
                     assert transition.tasks[action.task].error == action.error
                     self.dead_letters.add((action.task, action.token))
+                case CloseLetter():
+                    assert run.task(action.task).status is TaskStatus.FAILED
+                    assert run.task(action.task).token == action.token
                 case Finish():
                     assert action is transition.actions[-1]
                     assert action.status is transition.status
@@ -342,6 +349,7 @@ class Store:
 
 class Runs(RuleBasedStateMachine):
     has_replayed = False
+    supplied: set[int]
     is_sound = False  # until it was started; and again when a check has failed
 
     @initialize(sketches=st.lists(sketch, min_size=1, max_size=TASKS_MAX))
@@ -351,6 +359,7 @@ class Runs(RuleBasedStateMachine):
         self.at = START
         self.store = Store()
         self.said: list[MachineEvent] = []
+        self.supplied = set()
         self.sent = count()
         self._accept(None, begin(self.plan, self.run, self.at))
         self.is_sound = True
@@ -393,6 +402,17 @@ class Runs(RuleBasedStateMachine):
     @rule()
     def a_person_releases_the_run(self) -> None:
         self._say(Released("ada"))
+
+    @precondition(lambda self: self.run.status in RUN_TERMINAL)
+    @rule(task=which, is_of_what_failed=st.booleans(), is_old=st.sampled_from([False, False, True]))
+    def what_has_ended_runs_again(self, task: int, is_of_what_failed: bool, is_old: bool) -> None:
+        tasks = () if is_of_what_failed else (task % len(self.plan.tasks),)
+        self._say(Reran(self.run.row_version - is_old, tasks, by="ada"))
+
+    @rule(task=which, distance=st.sampled_from([0, 0, 0, 1, -1]))
+    def a_task_is_given_its_output(self, task: int, distance: int) -> None:
+        index = task % len(self.plan.tasks)
+        self._say(Supplied(index, self.run.task(index).token + distance, OUTPUTS[task % len(OUTPUTS)], by="ada"))
 
     @rule(scope=st.sampled_from([PAUSED, PAUSED, WORKFLOW_PAUSED]), is_over=st.booleans())
     def the_run_is_paused_or_resumed(self, scope: int, is_over: bool) -> None:
@@ -531,6 +551,10 @@ class Runs(RuleBasedStateMachine):
         assert self.run.attention is isinstance(event, Released)
         if isinstance(event, Isolated | Released | Signalled | Paused | Resumed):
             return
+        if isinstance(event, Reran):
+            assert self.run.status in RUN_TERMINAL
+            assert event.row_version == self.run.row_version
+            return
         assert event.task in range(len(self.plan.tasks))
         assert event.token == self.run.task(event.task).token, "a stale token moved the run"
         state = self.run.task(event.task)
@@ -548,7 +572,11 @@ class Runs(RuleBasedStateMachine):
             assert self.store.questions.pop(event.task) == event.token
             if event.outcome == "approved":
                 self.store.approved.add(event.task)
-        self.has_replayed |= isinstance(event, Replayed)
+        self.has_replayed |= isinstance(event, Replayed | Reran | Supplied)
+        if isinstance(event, Reran):
+            self._run_again(event, transition)
+        if isinstance(event, Supplied):
+            self.supplied.add(event.task)
         if isinstance(event, Replayed) and event.input is not None:
             self.store.edited[event.task] = event.input
         if event is not None and not isinstance(event, OF_A_RUN):
@@ -557,11 +585,27 @@ class Runs(RuleBasedStateMachine):
         self.run.apply(transition)
         for index, state in transition.tasks.items():
             self._check_step(event, index, before[index], state, transition)
-        assert (transition.status in RUN_TERMINAL and not was_terminal) == any(
+        assert (transition.status in RUN_TERMINAL and (not was_terminal or isinstance(event, Reran))) == any(
             isinstance(action, Finish) for action in transition.actions
         )
-        assert not was_terminal or isinstance(event, Replayed)
+        assert not was_terminal or isinstance(event, Replayed | Reran | Supplied)
         self._check_run()
+
+    def _run_again(self, event: Reran, transition: Transition) -> None:
+        """What may have had its effect is in doubt from here on, and what was approved is not approved any more."""
+        for index, after in transition.tasks.items():
+            before, spec = self.run.task(index), self.plan.tasks[index]
+            is_tried_again = (
+                before.status is TaskStatus.FAILED and after.status is TaskStatus.QUEUED and not after.lookups
+            )
+            self.store.in_doubt.discard(index)
+            self.supplied.discard(index)
+            if spec.effect != "idempotent" and before.attempt and not is_tried_again:
+                self.store.in_doubt.add(index)
+            if index not in event.tasks and event.tasks:
+                self.store.edited.pop(index, None)
+            if not is_tried_again and after.status is not TaskStatus.QUEUED and spec.approval is not None:
+                self.store.approved.discard(index)
 
     def _check_step(
         self, event: MachineEvent | None, index: int, before: TaskState, after: TaskState, transition: Transition
@@ -569,15 +613,19 @@ class Runs(RuleBasedStateMachine):
         assert after.token >= before.token, "a token fell"
         assert after.attempt >= before.attempt
         if before.status in TERMINAL:
-            assert isinstance(event, Replayed), "a terminal state was left"
-            if index == event.task:
+            assert isinstance(event, Replayed | Reran | Supplied), "a terminal state was left"
+            if isinstance(event, Reran):
+                assert after.status not in TERMINAL or after.token >= before.token
+            elif isinstance(event, Supplied) and index == event.task:
+                assert (before.status, after.status) == (TaskStatus.FAILED, TaskStatus.COMPLETED)
+            elif index == event.task:
                 assert before.status is TaskStatus.FAILED
                 assert after.token > before.token or after.withheld
             else:
                 assert before.status is TaskStatus.SKIPPED
                 assert before.error == UPSTREAM_FAILED
                 has_ended = transition.tasks[event.task].status in TERMINAL
-                assert has_ended or after is UNTOUCHED, "what came back went on before its need had ended"
+                assert has_ended or after.is_untouched, "what came back went on before its need had ended"
 
     def _check_run(self) -> None:
         run, plan = self.run, self.plan
@@ -622,7 +670,10 @@ class Runs(RuleBasedStateMachine):
         if state.status is not TaskStatus.RUNNING:
             assert not state.session, "held by somebody although nobody runs it"
         if index in self.store.in_doubt:
-            assert state.lookups or state.is_parked or state.status in TERMINAL, "an ambiguous end was forgotten"
+            is_asked = state.status is TaskStatus.WAITING and self.plan.tasks[index].approval is not None
+            is_to_come = state.is_untouched or state.withheld or is_asked
+            is_kept = state.lookups or state.is_parked or state.status in TERMINAL
+            assert is_kept or is_to_come, "an ambiguous end was forgotten"
         assert state.attempt <= state.token
         assert 0 <= state.attempt - state.retries_from <= self.plan.tasks[index].retry.attempts, "more than the policy"
         may_it = may_run(self.plan, self.run, index)
@@ -630,7 +681,7 @@ class Runs(RuleBasedStateMachine):
             case TaskStatus.PENDING if state.withheld:
                 assert self.run.control & PAUSES, "withheld, and nothing pauses the run"
             case TaskStatus.PENDING if state.due_at is None:
-                assert state is UNTOUCHED
+                assert state.is_untouched
                 assert may_it is None, "a join is stuck"
             case TaskStatus.PENDING:
                 assert self.store.timers[index] == (state.token, "backoff", state.due_at)
@@ -642,7 +693,6 @@ class Runs(RuleBasedStateMachine):
             case TaskStatus.QUEUED | TaskStatus.RUNNING:
                 assert (index, state.token) in (self.store.lookups if state.lookups else self.store.bodies)
             case TaskStatus.SKIPPED:
-                assert state.token == 0
                 assert state.error is not None
                 assert state.error.code == "CONDITION_FALSE" or may_it is False
                 assert (state.error == NOTHING_FAILED) <= (self.plan.tasks[index].join == "on_failure")
@@ -650,7 +700,8 @@ class Runs(RuleBasedStateMachine):
                 pass
         if state.withheld or state.status not in (TaskStatus.PENDING, TaskStatus.SKIPPED, TaskStatus.CANCELLED):
             # What has begun stays, also when a replay took back what it began because of.
-            assert may_it or (self.has_replayed and self.plan.tasks[index].join in ("always", "on_failure"))
+            is_given = state.status is TaskStatus.COMPLETED and index in self.supplied  # whatever its needs are
+            assert may_it or is_given or (self.has_replayed and self.plan.tasks[index].join in ("always", "on_failure"))
 
 
 TestRandomRuns = Runs.TestCase

@@ -480,3 +480,28 @@ def test_what_a_pause_and_a_termination_cannot_do_is_refused():
     for act in (run.pause, run.terminate, run.cancel):
         with pytest.raises(ConflictError, match="terminated already"):
             act()
+
+
+def test_a_run_that_failed_is_rerun_and_reuses_what_had_completed():
+    broken, calls = Broken(1, NonRetryable("no")), list[str]()
+    made = harness("  a: { run: one }\n  b: { run: two, needs: a }\n  c: { run: one, needs: b }",
+                   one=lambda: calls.append("one"), two=broken)  # fmt: skip
+    run = made.start()
+    assert run.status == "failed"
+    run.rerun(reason="mended", by="ada")
+    assert (run.status, run.outputs["b"], calls) == ("completed", 2, ["one", "one"])
+    run.rerun("c")
+    assert (run.status, run.task("c").attempt, calls) == ("completed", 2, ["one", "one", "one"])
+    with pytest.raises(ConflictError, match="nothing of it runs again"):
+        run.rerun()
+
+
+def test_a_task_is_skipped_with_an_output():
+    made = harness("  a: { run: one }\n  b: { run: two, needs: a, with: '${{ tasks.a.output }}' }",
+                   one=Broken(1, NonRetryable("no")), two=lambda n: n + 1)  # fmt: skip
+    run = made.start()
+    assert (run.status, run.tasks) == ("failed", {"a": "failed", "b": "skipped"})
+    run.skip("a", 41)
+    assert (run.status, run.outputs) == ("completed", {"a": 41, "b": 42})
+    with pytest.raises(ConflictError, match="task a is completed"):
+        run.skip("a", 1)

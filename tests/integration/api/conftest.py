@@ -25,8 +25,10 @@ from headrace.machine import (
     Paused,
     Released,
     Replayed,
+    Reran,
     Resumed,
     Signalled,
+    Supplied,
     Terminated,
     advance,
 )
@@ -122,6 +124,9 @@ def _event(kind: str, body: str, actor: str) -> MachineEvent:
         comment: str = ""
         reason: str = ""
         scope: int = PAUSED
+        row_version: int = 0
+        tasks: tuple[int, ...] = ()
+        output: msgspec.Raw = msgspec.Raw(b"null")
         input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
     given = msgspec.json.decode(body, type=Body)
@@ -129,6 +134,11 @@ def _event(kind: str, body: str, actor: str) -> MachineEvent:
         return Cancelled(given.reason, actor)
     if kind == "terminated":
         return Terminated(given.reason, actor)
+    if kind == "supplied":
+        return Supplied(given.task, given.token, bytes(given.output), given.reason, actor)
+    if kind == "reran":
+        raw = None if isinstance(given.input, msgspec.UnsetType) else bytes(given.input)
+        return Reran(given.row_version, given.tasks, raw, given.reason, actor)
     if kind in ("paused", "resumed"):
         return (Paused if kind == "paused" else Resumed)(given.scope, given.reason, actor)
     if kind == "released":

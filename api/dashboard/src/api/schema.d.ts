@@ -596,6 +596,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/runs/{run_id}/rerun": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rerun Run
+         * @description Let part of a run that has ended run again: tasks and all that depends on them, or what failed. The results of
+         *     the others stand. With `dry_run` nothing happens: the answer says what would run again, which effects repeat, and
+         *     what protects them.
+         */
+        post: operations["runs_rerun_run"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/runs/{run_id}/resume": {
         parameters: {
             query?: never;
@@ -902,6 +924,27 @@ export interface paths {
          * @description Say what became of a parked task's effect: it happened (with the output), it did not, or give the task up.
          */
         post: operations["parked_tasks_resolve"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/tasks/{task_id}/skip": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Skip
+         * @description Give a task its output, so that it is done without its body. One that is open or has failed; an approval is not
+         *     gone round.
+         */
+        post: operations["runs_skip"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1574,6 +1617,43 @@ export interface components {
             dead_letter_id: string;
             reason: string;
         };
+        /**
+         * Rerun
+         * @description What runs again, and what stands.
+         */
+        Rerun: {
+            again: components["schemas"]["RerunTask"][];
+            dry_run: boolean;
+            reused: string[];
+            row_version: number;
+            run_id: string;
+            version: number;
+            workflow: string;
+        };
+        /** RerunBody */
+        RerunBody: {
+            /** @default false */
+            dry_run: boolean;
+            input?: unknown;
+            /** @default  */
+            reason: string;
+            /** @default null */
+            row_version: number | null;
+            /** @default [] */
+            tasks: string[];
+        };
+        /** RerunTask */
+        RerunTask: {
+            attempt: number;
+            /** @enum {unknown} */
+            effect: "did_not_happen" | "first" | "none" | "repeats";
+            effect_key: string | null;
+            protected_by: ("effect_key" | "lookup" | "person") | null;
+            status: components["schemas"]["TaskStatus"];
+            task: string;
+            /** @enum {unknown} */
+            then: "begins" | "failed" | "follows" | "skipped";
+        };
         /** ResolveBody */
         ResolveBody: {
             /** @default  */
@@ -1658,6 +1738,12 @@ export interface components {
         SignalPage: {
             items: components["schemas"]["Signal"][];
             next: string | null;
+        };
+        /** SkipBody */
+        SkipBody: {
+            output?: unknown;
+            /** @default  */
+            reason: string;
         };
         /** SlotState */
         SlotState: {
@@ -4209,6 +4295,127 @@ export interface operations {
             };
         };
     };
+    runs_rerun_run: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["RerunBody"];
+            };
+        };
+        responses: {
+            /** @description What runs again, and what stands. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Rerun"];
+                };
+            };
+            /** @description What runs again, and what stands. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Rerun"];
+                };
+            };
+            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     runs_resume: {
         parameters: {
             query?: never;
@@ -5574,6 +5781,118 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TaskResolved"];
+                };
+            };
+            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    runs_skip: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                task_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["SkipBody"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
                 };
             };
             /** @description Refused: from a page of another origin, or through an address that is not the loopback */
