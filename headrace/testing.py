@@ -686,7 +686,7 @@ class _Run:
                 self._note("signalled", detail=f"{event.name}{by}{kept}")
             case Lost():
                 self._note("lost", event.task)
-            case Succeeded() | Failed() if not ended:
+            case Succeeded() | Failed() if all(end.task != event.task for end in ended):
                 self._note("looked_up" if isinstance(event, Succeeded) else "lookup_failed", event.task)
             case _:
                 pass

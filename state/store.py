@@ -199,7 +199,11 @@ class Rows:
         run.apply(transition)
         self.runs.setdefault(run.key, run)
         ended = self._act(run, transition, event)
+<<<<<<< ours
         if ended != 1 or isinstance(event, Cancelled | Terminated | Supplied):
+=======
+        if getattr(event, "task", None) not in ended:  # what ended an attempt of its task stands with that attempt
+>>>>>>> theirs
             self._event_history(run, event, transition)
         _touch(run, transition)
 
@@ -224,9 +228,9 @@ class Rows:
         self.records.append(Record(self.store.settings.control_topic, key, encode(message)))
 
     # -- one decision
-    def _act(self, run: StoredRun, transition: Transition, event: MachineEvent | None) -> int:
-        """Write the actions of one transition; answers how many attempts ended."""
-        ended = 0
+    def _act(self, run: StoredRun, transition: Transition, event: MachineEvent | None) -> list[int]:
+        """Write the actions of one transition; answers of which tasks an attempt ended."""
+        ended: list[int] = []
         for action in transition.actions:
             match action:
                 case Dispatch():
@@ -242,7 +246,7 @@ class Rows:
                 case Unpark():
                     self.add("unpark_tasks", run.run_id, action.task)
                 case EndAttempt():
-                    ended += 1
+                    ended.append(action.task)
                     self._end_attempt(run, action, event)
                 case SetTimer():
                     self.add("set_timers", run.run_id, action.task, action.token, action.kind, action.due_at)

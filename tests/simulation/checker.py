@@ -291,7 +291,7 @@ class Checker:
         heard = Counter(
             msgspec.json.decode(task["output"]).get("signal_id")
             for (run_id, index), task in tables["task"].items()
-            if task["status"] == "completed" and self._scene.plan_of(run_id).tasks[index].signal is not None
+            if task["status"] == "completed" and self._scene.plan_of(run_id).at(index).signal is not None
         )
         for signal_id, times in heard.items():
             if signal_id is not None and times > 1:
