@@ -199,11 +199,8 @@ class Rows:
         run.apply(transition)
         self.runs.setdefault(run.key, run)
         ended = self._act(run, transition, event)
-<<<<<<< ours
-        if ended != 1 or isinstance(event, Cancelled | Terminated | Supplied):
-=======
-        if getattr(event, "task", None) not in ended:  # what ended an attempt of its task stands with that attempt
->>>>>>> theirs
+        # What ended an attempt of its task stands with that attempt; an operator's output has a line of its own.
+        if isinstance(event, Supplied) or getattr(event, "task", None) not in ended:
             self._event_history(run, event, transition)
         _touch(run, transition)
 
