@@ -96,6 +96,7 @@ EVENTS: Final[dict[str, Say]] = {
     "Resolved: did not happen": lambda task, token: Resolved(task, token, "did_not_happen"),
     "Resolved: fail": lambda task, token: Resolved(task, token, "fail"),
     "Signalled": lambda _task, _token: Signalled("signal", "news"),
+    "Signalled, offered": lambda task, token: Signalled("signal", "news", task=task, token=token),
     "Signalled, another name": lambda _task, _token: Signalled("signal", "olds"),
     "Cancelled": lambda _task, _token: Cancelled(),
     "Terminated": lambda _task, _token: Terminated(),
