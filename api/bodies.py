@@ -70,16 +70,19 @@ def decode(content: bytes, kind: type[_Body]) -> _Body:
         raise faulty("", f"not JSON: {error}") from None
 
 
-def check_payload(content: msgspec.Raw, path: str) -> bytes:
-    """User data inside a body, as it came, once it is known to be strict JSON. Raises FaultyRequest."""
+def check_payload(content: msgspec.Raw, path: str, *, may_refer: bool = False) -> bytes:
+    """User data inside a body, as it came, once it is known to be strict JSON. Raises FaultyRequest.
+
+    may_refer: whether it may hold references to large values of the run that it is for; they are found in compact JSON.
+    """
     given = bytes(content)
     try:
-        payload.check(given)
+        payload.check(given, may_refer=may_refer)
     except PayloadError as error:
         inner = str(error.fields.get("path") or "")
         joint = "" if not inner or inner.startswith("[") else "."
         raise faulty(f"{path}{joint}{inner}", error.message.removeprefix(inner).strip()) from None
-    return given
+    return msgspec.json.encode(msgspec.json.decode(given)) if may_refer and b"$object" in given else given
 
 
 def canonical(content: bytes) -> bytes:

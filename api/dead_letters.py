@@ -197,7 +197,7 @@ async def replay(dead_letter_id: str, request: Request, wired: Wired) -> Respons
     """
     id_ = parse_id(dead_letter_id, "dead letter")
     asked, content = await read(request, ReplayBody)
-    given = None if isinstance(asked.input, msgspec.UnsetType) else check_payload(asked.input, "input")
+    given = None if isinstance(asked.input, msgspec.UnsetType) else check_payload(asked.input, "input", may_refer=True)
     value = _decode_value(asked.value_base64)
     if given is not None and value is not None:
         raise faulty("value_base64", "give either this or `input`")

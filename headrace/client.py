@@ -76,6 +76,8 @@ class _Endpoints:
     skip = Endpoint(requests.skip)
     signal = Endpoint(requests.signal)
     signals = Endpoint(requests.signals)
+    post = Endpoint(requests.post)
+    posted_signal = Endpoint(requests.posted_signal)
     release = Endpoint(requests.release)
     approvals = Endpoint(requests.approvals)
     approve = Endpoint(requests.approve)

@@ -254,9 +254,14 @@ class Signal(_Frozen):
     timeout: Annotated[StrictStr | None, BeforeValidator(_length_text)] = None
     """A duration, or an expression that gives one; None: it waits for as long as it takes."""
     on_timeout: Literal["fail", "complete"] = "fail"
+    delivery: Literal["first", "all"] = "first"
+    """Of a signal that is posted for its key: the task takes it, and nobody else of `first` gets it; or it hears it,
+    like all others of `all`."""
 
     @model_validator(mode="after")
     def _its_end_can_come(self) -> "Signal":
+        if self.delivery != "first" and self.key is None:
+            raise ValueError("`delivery` needs a `key`: a signal is posted for those who wait for its key")
         if self.on_timeout != "fail" and self.timeout is None:
             raise ValueError("`on_timeout` needs a `timeout`")
         if self.key is not None and "${{" not in self.key and len(self.key) > KEY_CHARS_MAX:

@@ -84,8 +84,11 @@ def encode_input(value: object) -> bytes:
         raise PayloadError(e.message.replace("the result", "the input", 1), reason=reason, **e.fields) from None
 
 
-def check(raw: bytes) -> None:
-    """Refuse bytes from outside that are not strict JSON: PayloadError with reason BAD_INPUT or INPUT_TOO_LARGE."""
+def check(raw: bytes, *, may_refer: bool = False) -> None:
+    """Refuse bytes from outside that are not strict JSON: PayloadError with reason BAD_INPUT or INPUT_TOO_LARGE.
+
+    may_refer: whether they may hold references to large values, as what a run's own input is edited from does.
+    """
     if len(raw) > PAYLOAD_BYTES_MAX:
         raise PayloadError(f"{len(raw)} bytes of JSON, more than {PAYLOAD_BYTES_MAX}", reason="INPUT_TOO_LARGE")
     try:
@@ -94,7 +97,7 @@ def check(raw: bytes) -> None:
         walk.copy(value, 0)
         if raw.count(b":") != walk.keys:  # a colon inside a string, or a key that stands twice
             json.loads(raw, object_pairs_hook=_refuse_repeated_keys)
-        if b"$object" in raw or b"\\u" in raw:
+        if not may_refer and (b"$object" in raw or b"\\u" in raw):
             refuse_references(_encode(value), "BAD_INPUT")
     except _Refusal as e:
         raise PayloadError(f"{_cut(e.path) or 'the value'} {e.problem}", reason="BAD_INPUT", path=e.path) from None

@@ -28,6 +28,7 @@ from headrace.views import (
     HistoryItem,
     Page,
     ParkedTask,
+    PostedSignal,
     Published,
     Rerun,
     Run,
@@ -245,6 +246,25 @@ def signal(
 def signals(run_id: str, *, limit: int | None = None) -> Flow[list[Signal]]:
     """What a run was told, in the order in which it was stored, and what became of each."""
     return (yield from _list(f"/runs/{_part(run_id)}/signals", Signal, limit=limit))
+
+
+def post(
+    name: str, key: str, data: object = None, *, id: str | None = None, keep: str | float | None = None
+) -> Flow[PostedSignal]:
+    """Tell something to whoever waits for this name and key, in any run, now or before it expires.
+
+    data: any JSON, a pydantic model or a dataclass. id: the sender's own name for it: posted twice, it is one signal.
+    keep: how long it waits for somebody, text such as `12h` or seconds; a day when left out.
+    """
+    given: dict[str, object] = {"id": id, "keep": keep}
+    content: dict[str, object] = {"name": name, "key": key, "data": msgspec.Raw(payload.encode_input(data))}
+    content |= {field: value for field, value in given.items() if value is not None}
+    return (yield from _write("/signals", msgspec.json.encode(content), PostedSignal))
+
+
+def posted_signal(signal_id: str) -> Flow[PostedSignal]:
+    """Read a posted signal, and what came of it; raises NotFoundError."""
+    return (yield from _read(f"/signals/{_part(signal_id)}", PostedSignal))
 
 
 def release(run_id: str) -> Flow[None]:

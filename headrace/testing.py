@@ -146,6 +146,30 @@ class _Timer(NamedTuple):
         return self.kind == "wait" and self.run.state.plan.tasks[self.task].signal is not None
 
 
+class _Posted:
+    """A signal for whoever waits for its key."""
+
+    def __init__(self, name: str, key: str, data: bytes, by: str, sent_at: int) -> None:
+        self.name, self.key, self.data, self.by, self.sent_at = name, key, data, by, sent_at
+        self.is_taken = False
+        self.heard: set[tuple[RunId, int, int]] = set()
+        """Waits of `delivery: all` that it came to."""
+
+
+class _Wait(NamedTuple):
+    """A task that waits for a signal with a key."""
+
+    run: "_Run"
+    task: int
+    token: int
+    key: str
+
+    @property
+    def is_over(self) -> bool:
+        state = self.run.state.task(self.task)
+        return (state.status, state.token) != (TaskStatus.WAITING, self.token)
+
+
 class _VirtualAttempt(Attempt):
     """An attempt that begins by the clock of its harness."""
 
@@ -233,6 +257,12 @@ class Harness:
         if faults := self._engine.workflow.check_input(msgspec.json.decode(raw)):
             raise DefinitionError(faults)
         return HarnessRun(self._engine, self._engine.start(raw))
+
+    def post(self, name: str, key: str, data: Any = None, *, by: str = "") -> None:
+        """Tell something to whoever waits for this name and key, in any run of the harness, now or later: one task
+        with `delivery: first` takes it, all with `delivery: all` hear it. It is kept for ever."""
+        self._engine.post(_Posted(name, key, payload.encode_input(data), by, self._engine.at))
+        self._engine.settle()
 
     def crash_next(self, task: str, *, after_its_effect: bool = False) -> None:
         """Let the worker die with the next body of this task: before the body does anything, or once it has returned
@@ -430,6 +460,9 @@ class _Engine:
         self._ends: dict[int, deque[_End]] = {}
         self._runs = 0
         self._signals = 0
+        self._posted: list[_Posted] = []
+        self._waits: list[_Wait] = []
+        """For signals with a key, oldest first."""
 
     @property
     def now(self) -> datetime:
@@ -457,6 +490,30 @@ class _Engine:
         """Store a signal, as it were: it has an identity and an instant."""
         self._signals += 1
         return Signalled(f"00000000-0000-7000-9000-{self._signals:012}", name, data, key, by, self.at)
+
+    def post(self, posted: _Posted) -> None:
+        self._posted.append(posted)
+
+    def listen(self, run: "_Run", action: Listen) -> None:
+        if action.key is not None:
+            self._waits.append(_Wait(run, action.task, action.token, action.key))
+
+    def _offer_posted(self) -> bool:
+        """Bring one posted signal to one wait; whether there was one."""
+        self._waits = [wait for wait in self._waits if not wait.is_over]
+        for wait in self._waits:
+            spec, place = self.plan.tasks[wait.task].signal, (wait.run.run_id, wait.task, wait.token)
+            assert spec is not None
+            for posted in self._posted:
+                is_free = place not in posted.heard if spec.delivery == "all" else not posted.is_taken
+                if is_free and (posted.name, posted.key) == (spec.name, wait.key):
+                    posted.is_taken |= spec.delivery == "first"
+                    posted.heard.add(place)
+                    signal = self.signal(posted.name, posted.data, posted.key, posted.by)
+                    offer = {"sent_at": posted.sent_at, "task": wait.task, "token": wait.token}
+                    wait.run.tell(msgspec.structs.replace(signal, **offer))
+                    return True
+        return False
 
     def plan_end(self, task: str, how: "_End") -> None:
         self._ends.setdefault(self.place(task), deque()).append(how)
@@ -494,8 +551,10 @@ class _Engine:
 
     # -- work ----------------------------------------------------------------------------------------------------------
     def settle(self) -> None:
-        """Carry out every command there is, and those that come of it."""
-        while self._commands:
+        """Carry out every command there is, and those that come of it; and offer what is posted."""
+        while self._commands or self._offer_posted():
+            if not self._commands:
+                continue
             run, action = self._commands.popleft()
             if run.is_handed_out(action):
                 self._work(run, action)
@@ -629,6 +688,7 @@ class _Run:
                 self.finish = action
                 self._note("finished", detail=action.status)
             case Listen():
+                self._engine.listen(self, action)
                 self._note("listens", action.task, detail=action.name + (f" {action.key}" if action.key else ""))
             case TakeSignal():
                 self._note("took_signal", action.task)
@@ -686,7 +746,7 @@ class _Run:
                 self._note("signalled", detail=f"{event.name}{by}{kept}")
             case Lost():
                 self._note("lost", event.task)
-            case Succeeded() | Failed() if not ended:
+            case Succeeded() | Failed() if all(end.task != event.task for end in ended):
                 self._note("looked_up" if isinstance(event, Succeeded) else "lookup_failed", event.task)
             case _:
                 pass

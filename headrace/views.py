@@ -138,6 +138,22 @@ class Signal(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
+class PostedSignal(msgspec.Struct, frozen=True):
+    signal_id: str
+    name: str
+    key: str
+    status: str
+    """open, taken or expired"""
+    data: Any = None
+    id: str | None = None
+    """The sender's own name for it."""
+    actor: str = ""
+    sent_at: datetime | None = None
+    expires_at: datetime | None = None
+    offers: list[dict[str, Any]] = []
+    """{run_id, task, status, …}: waits that it came to; only for a single signal."""
+
+
 class Approval(msgspec.Struct, frozen=True):
     approval_id: str
     run_id: str

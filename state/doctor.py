@@ -266,6 +266,11 @@ class _Examination:
     async def parked(self) -> Check:
         return await self._of_a_table("parked", "find_wrong_parked", "every parked task waits", _SAVE_IT)
 
+    async def posted_signals(self) -> Check:
+        hint = "no sweep offers what is posted: see `sweeps`, and the log of `streams`"
+        return await self._of_a_table("posted_signals", "find_wrong_posted", "whoever waits has what is posted", hint,
+                                      seconds=LATE_SECONDS)  # fmt: skip
+
     async def triggers(self) -> Check:
         keys, wrong, examples = await self.row("count_wrong_triggers", percent=self.percent)
         detail = f"{keys} trigger keys{'' if self.percent >= 100 else ' of a sample'} have their runs"
@@ -304,8 +309,8 @@ class _Examination:
 
     def later_checks(self) -> list[Callable[[], Awaitable[Check]]]:
         return [
-            self.orphan_timers, self.orphan_approvals, self.parked, self.triggers, self.sweeps, self.ticks,
-            self.partitions, self.holders,
+            self.orphan_timers, self.orphan_approvals, self.parked, self.posted_signals, self.triggers, self.sweeps,
+            self.ticks, self.partitions, self.holders,
         ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ set of statements to trust.
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -86,6 +86,14 @@ RUN_COLUMNS: Final = 8
 """Of a row of `load_runs`; behind them stands a task."""
 
 
+class Key(NamedTuple):
+    """What a posted signal is for, and what a task waits for."""
+
+    namespace: str
+    name: str
+    key: str
+
+
 class StoredRun(RunState):
     """A run as the store knows it."""
 
@@ -154,6 +162,8 @@ class Rows:
         self.runs: dict[bytes, StoredRun] = {}
         self.signals: dict[str, tuple[Any, ...]] = {}
         """Signal -> its last row of `settle_signals`: what a run keeps, a task may take in the same transaction."""
+        self.keys: set[Key] = set()
+        """Keys for which a task began to wait here, or an offer was refused: something may be posted for them."""
         self.soonest: int | None = None
         """The earliest timer set here, for the timer sweep in the same process."""
 
@@ -199,7 +209,8 @@ class Rows:
         run.apply(transition)
         self.runs.setdefault(run.key, run)
         ended = self._act(run, transition, event)
-        if ended != 1 or isinstance(event, Cancelled | Terminated | Supplied):
+        # What ended an attempt of its task stands with that attempt; an operator's output has a line of its own.
+        if isinstance(event, Supplied) or getattr(event, "task", None) not in ended:
             self._event_history(run, event, transition)
         _touch(run, transition)
 
@@ -216,17 +227,19 @@ class Rows:
             encode_headers(headers), reason, encode(error), *label,
         )  # fmt: skip
 
-    def refuse_signal(self, signal_id: str, reason: str) -> None:
+    def refuse_signal(self, run: StoredRun, signal: Signalled, reason: str) -> None:
         """It came to a run that does not take it any more."""
-        self.signals[signal_id] = (_bytes_of(signal_id), "refused", None, None, None, reason)
+        self.signals[signal.signal_id] = (_bytes_of(signal.signal_id), "refused", None, None, None, reason)
+        if signal.task is not None and signal.key is not None:
+            self.keys.add(Key(run.namespace, signal.name, signal.key))
 
     def control(self, key: bytes, message: ControlMessage) -> None:
         self.records.append(Record(self.store.settings.control_topic, key, encode(message)))
 
     # -- one decision
-    def _act(self, run: StoredRun, transition: Transition, event: MachineEvent | None) -> int:
-        """Write the actions of one transition; answers how many attempts ended."""
-        ended = 0
+    def _act(self, run: StoredRun, transition: Transition, event: MachineEvent | None) -> list[int]:
+        """Write the actions of one transition; answers of which tasks an attempt ended."""
+        ended: list[int] = []
         for action in transition.actions:
             match action:
                 case Dispatch():
@@ -242,7 +255,7 @@ class Rows:
                 case Unpark():
                     self.add("unpark_tasks", run.run_id, action.task)
                 case EndAttempt():
-                    ended += 1
+                    ended.append(action.task)
                     self._end_attempt(run, action, event)
                 case SetTimer():
                     self.add("set_timers", run.run_id, action.task, action.token, action.kind, action.due_at)
@@ -255,7 +268,7 @@ class Rows:
                 case CloseQuestion():
                     self.add("close_approvals", run.run_id, action.task, action.token)
                 case Listen():
-                    self.add("listen", run.run_id, action.task, action.token, run.namespace, action.name, action.key)
+                    self._listen(run, action)
                 case StopListening():
                     self._drop("listen", "stop_listening", run, action.task)
                 case KeepSignal():
@@ -326,6 +339,15 @@ class Rows:
         self.add(dropped, run.run_id, task)
         if rows := self.rows.get(made):
             self.rows[made] = [row for row in rows if row[:2] != (run.run_id, task)]
+
+    def _listen(self, run: StoredRun, action: Listen) -> None:
+        spec = run.plan.tasks[action.task].signal
+        if spec is None:
+            raise InvariantError("a task listens that has no signal", run_id=run.key.decode(), task=action.task)
+        wait = (run.run_id, action.task, action.token, run.namespace, action.name, action.key, spec.delivery)
+        self.add("listen", *wait)
+        if action.key is not None:
+            self.keys.add(Key(run.namespace, action.name, action.key))
 
     def _ask(self, run: StoredRun, action: Ask) -> None:
         spec = run.plan.tasks[action.task].approval

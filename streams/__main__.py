@@ -83,8 +83,9 @@ async def serve(settings: StreamsSettings, *, fails_over: bool = False) -> None:
     )
     timeline_of: Callable[[Pipe], Timeline] = attrgetter("timeline") if fails_over else lambda _: FIRST
     runs = RunAgent(
-        store, ownership, database, RunCache(database, plans), clock, metrics, sweeps.expect_timer, timeline_of
-    )
+        store, ownership, database, RunCache(database, plans), clock, metrics, sweeps.expect_timer, timeline_of,
+        sweeps.expect_signals,
+    )  # fmt: skip
     backlog = Backlog(settings.postgres, settings.trigger_backlog_max, metrics)
     triggers = TriggerAgent(store, ownership, database, plans, clock, metrics, backlog)
     agents: dict[str, Body] = {

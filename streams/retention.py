@@ -58,7 +58,7 @@ class Retention:
         await asyncio.sleep(self._took * PAUSE_SHARE if self._has_more else PASS_SECONDS)
 
     async def _purge_requests(self, connection: Connection) -> None:
-        for statement in ("purge_answers", "purge_sessions", "purge_inbox"):
+        for statement in ("purge_answers", "purge_sessions", "purge_posted_signals", "purge_inbox"):
             await _run(connection, statement)
 
     async def _purge_runs(self, connection: Connection) -> int:

@@ -57,7 +57,7 @@ from headrace.payload import check
 from state.pipe import Overtaken, Pipe, Refused
 from state.requests import HEARD_IN_ISOLATION
 from state.sql import load
-from state.store import Rows, Store, StoredRun
+from state.store import Key, Rows, Store, StoredRun
 from state.timeline import FIRST, Timeline
 from streams.batch import Batch
 from streams.clock import DatabaseClock
@@ -129,11 +129,13 @@ class RunAgent:
         metrics: Metrics,
         on_timer: Callable[[int], None] = lambda due_at: None,
         timeline_of: Callable[[Pipe], Timeline] = lambda pipe: FIRST,
+        on_keys: Callable[[set[Key]], None] = lambda keys: None,
     ) -> None:
-        """timeline_of: what a connection writes to; by default of a database that is never another one."""
+        """timeline_of: what a connection writes to; by default of a database that is never another one. on_keys: told
+        of committed waits for which a signal may be posted already."""
         self._store, self._ownership, self._database = store, ownership, database
         self._cache, self._clock, self._metrics, self._on_timer = cache, clock, metrics, on_timer
-        self._timeline_of = timeline_of
+        self._timeline_of, self._on_keys = timeline_of, on_keys
         self._timeline = FIRST
         self._pipe: Pipe | None = None
         self._absent: dict[bytes, float] = {}
@@ -209,6 +211,8 @@ class RunAgent:
             self._on_timer(rows.soonest)
         for key in mapping:
             self._cache.weigh(key)
+        if rows.keys:
+            self._on_keys(rows.keys)
         for key in ended:
             self._cache.drop(key)
         self._cache.trim()
@@ -313,7 +317,9 @@ class RunAgent:
         if event is None or transition is None:
             self._metrics.stale.inc()
             if isinstance(event, Signalled) and run.status in RUN_TERMINAL:
-                rows.refuse_signal(event.signal_id, f"the run was {run.status} when it came")
+                rows.refuse_signal(run, event, f"the run was {run.status} when it came")
+            elif isinstance(event, Signalled) and event.task is not None and not run.attention:
+                rows.refuse_signal(run, event, "the task to which it was offered no longer waited")
             if isinstance(event, Started) and event.claim and not run.attention:
                 # Changes nothing, but whoever claims waits for an answer in one of its slots.
                 rows.control(run.key, Abort(run.key.decode(), event.task, event.token, "stale"))

@@ -125,5 +125,8 @@ class RunCache:
         self.weigh(key)
 
 
-def signal_of(signal_id: UUID, name: str, key: str | None, data: str, actor: str, sent_at: int) -> Signalled:
-    return Signalled(str(signal_id), name, data.encode(), key, actor, sent_at)
+def signal_of(
+    signal_id: UUID, name: str, key: str | None, data: str, actor: str, sent_at: int, task: int | None = None,
+    token: int = 0,
+) -> Signalled:  # fmt: skip
+    return Signalled(str(signal_id), name, data.encode(), key, actor, sent_at, task, token)

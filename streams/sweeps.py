@@ -25,8 +25,9 @@ from headrace.object_store import ObjectStore
 from state.counters import add_counters
 from state.outbox import Record, emit
 from state.plans import Plans
+from state.posted_signals import OFFERS_MAX, offer_signals
 from state.sql import load
-from state.store import Store
+from state.store import Key, Store
 from state.timeline import find_timeline
 from streams.bulk_replay import BulkReplay
 from streams.clock import Steps
@@ -37,13 +38,16 @@ from streams.retention import Retention
 from streams.topics import Log, Topics
 
 log = structlog.get_logger(__name__)
-_SQL = load("sweep")
+_SQL, _POSTED = load("sweep"), load("posted_signal")
 _READ_CLOCK: Final = load("run").text("read_clock")
 
 FOUND_MAX: Final = 5_000
 """Per pass: one transaction's worth. More is there again at the next pass, at once."""
 SAY_AGAIN_SECONDS: Final = 5.0
 """After this, something said and not applied is said again: its record may be gone."""
+KEYS_MAX: Final = 500
+"""Keys of posted signals that one pass looks at besides those it is told of."""
+NO_KEY: Final = Key("", "", "")
 TIMER_SECONDS: Final = 0.25
 """Longest sleep of the timer sweep; a timer set in this process or due within two seconds wakes it on time."""
 OPTIONS: Final = "-c statement_timeout=30s -c lock_timeout=3s -c idle_in_transaction_session_timeout=10s -c jit=off"
@@ -77,7 +81,9 @@ class Sweeps:
         self._received = Received(timedelta(seconds=self._lease))
         self._steps = Steps()
         self._said: dict[tuple[str, int, int, str], float] = {}
-        self._timer = asyncio.Event()
+        self._timer, self._waits = asyncio.Event(), asyncio.Event()
+        self._keys: set[Key] = set()
+        self._last_key = NO_KEY
         self._noted: dict[str, float] = {}
 
     def background(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
@@ -94,6 +100,7 @@ class Sweeps:
             lambda: self._run("lost", self._lost, _pause(max(0.5, self._lease / 6))),
             lambda: self._run("vanished", self._vanished, _pause(max(1.0, self._lease / 2))),
             lambda: self._run("requests", self._requests, _pause(1.0)),
+            lambda: self._run("signals", self._signals, self._until_keys),
             lambda: self._run("approvals", self._approvals, _pause(1.0)),
             lambda: self._run("topics", self._make_topics, _pause(2.0)),
             lambda: self._run("counters", self._counters, _pause(2.0)),
@@ -111,6 +118,11 @@ class Sweeps:
     def expect_timer(self, due_at: int) -> None:
         """A timer was set in this process: look before the next tick."""
         self._timer.set()
+
+    def expect_signals(self, keys: set[Key]) -> None:
+        """Tasks began to wait in this process: something may be posted for them already."""
+        self._keys |= keys
+        self._waits.set()
 
     # -- one loop
     async def _run(self, name: str, sweep: Sweep, wait: Callable[[Connection], Awaitable[None]]) -> None:
@@ -334,6 +346,25 @@ class Sweeps:
             rows = await (await _run(connection, "claim_unapplied", (SAY_AGAIN_SECONDS, FOUND_MAX))).fetchall()
             return await self._say(connection, [(str(run_id), Requested(str(inbox_id))) for inbox_id, run_id in rows])
 
+    async def _signals(self, connection: Connection) -> int:
+        """Offer what is posted to those who wait: for the keys of waits that began here, and, some at each pass, for
+        all others, since a post and a wait that began at the same moment did not see each other."""
+        asked, self._keys = self._keys, set()
+        async with connection.transaction():
+            after = (*self._last_key, KEYS_MAX)
+            found = [Key(*row) for row in await (await _posted(connection, "next_keys", after)).fetchall()]
+            self._last_key = found[-1] if len(found) == KEYS_MAX else NO_KEY
+            keys = asked | set(found)
+            offers = await offer_signals(connection, self._store, keys) if keys else 0
+        if offers == OFFERS_MAX:
+            self.expect_signals(keys)
+        return offers
+
+    async def _until_keys(self, connection: Connection) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._waits.wait(), 1.0)
+        self._waits.clear()
+
     async def _approvals(self, connection: Connection) -> int:
         """Questions whose time is over become requests like a person's."""
         async with connection.transaction():
@@ -381,6 +412,10 @@ def _pause(seconds: float) -> Callable[[Connection], Awaitable[None]]:
 
 async def _run(connection: Connection, name: str, parameters: tuple[Any, ...]) -> "psycopg.AsyncRawCursor[Any]":
     return await psycopg.AsyncRawCursor(connection).execute(_SQL.text(name), parameters)
+
+
+async def _posted(connection: Connection, name: str, parameters: tuple[Any, ...]) -> "psycopg.AsyncRawCursor[Any]":
+    return await psycopg.AsyncRawCursor(connection).execute(_POSTED.text(name), parameters)
 
 
 async def _is_first(connection: Connection, name: str) -> bool:

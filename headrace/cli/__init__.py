@@ -23,7 +23,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "run": ("run", "runs", "show", "cancel", "release"),
     "control": ("pause", "resume", "terminate", "rerun", "skip"),
     "explain": ("explain",),
-    "signal": ("signal", "signals"),
+    "signal": ("signal", "signals", "post"),
     "approval": ("approvals", "approve", "reject"),
     "parked": ("parked", "resolve"),
     "dead_letter": ("dead-letters", "replay", "discard"),

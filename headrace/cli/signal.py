@@ -1,4 +1,4 @@
-"""`headrace signal`, `signals`: what a run is told from outside."""
+"""`headrace signal`, `signals`, `post`: what runs are told from outside."""
 
 from typing import Annotated, Any
 
@@ -32,6 +32,34 @@ def signal(
     content = {field: value for field, value in given.items() if value is not None}
     answer = api.post(f"/runs/{find_run(api, run)}/signals", {**content, "data": read_json(data)})
     terminal.show(answer, lambda: f"signal {answer['name']} of run {answer['run_id']} is stored")
+
+
+@command(
+    "post", panel="Runs", epilog="Exit codes: 0 stored, 2 wrong options, 4 that id is of another signal, 5 API away."
+)
+def post(
+    terminal: Terminal,
+    api: Api,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="what tasks wait for")],
+    key: Annotated[str, typer.Option("--key", "-k", help="whoever waits for this key may have it")],
+    data: Annotated[str | None, typer.Option("--data", "-d", help="what it says, as JSON, @file or -")] = None,
+    id_: Annotated[
+        str | None, typer.Option("--id", help="your own name for it: posted twice, it is one signal")
+    ] = None,
+    keep: Annotated[str, typer.Option("--keep", help="how long it waits for somebody, such as 12h")] = "1d",
+) -> None:
+    """Tell something to whoever waits for its name and key, in any run, now or later."""
+    content = {"name": name, "key": key, "keep": keep, "data": read_json(data)}
+    answer = api.post("/signals", content if id_ is None else {**content, "id": id_})
+    terminal.show(answer, lambda: _told(answer))
+
+
+def _told(posted: Document) -> str:
+    offers = posted.get("offers") or []
+    runs = ", ".join(f"{short(offer['run_id'])} {offer['task']}" for offer in offers[:5])
+    more = f" and {len(offers) - 5} more" if len(offers) > 5 else ""
+    whom = f"offered to {runs}{more}" if offers else "nobody waits for it yet"
+    return f"signal {posted['name']} for {posted['key']} is stored: {whom}"
 
 
 @command("signals", panel="Runs", epilog="Exit codes: 0 listed (also when there are none), 3 no such run, 5 API away.")

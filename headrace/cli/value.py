@@ -31,7 +31,7 @@ def read_json(text: str | None) -> Any:
     content = read_text(text)
     try:
         value = json.loads(content)
-        payload.check(content.encode())
+        payload.check(content.encode(), may_refer=True)  # whether it may refer to large values, the API knows
     except json.JSONDecodeError as error:
         hint = " (a text needs quotes of its own: '\"text\"')" if content and content[0].isalpha() else ""
         raise typer.BadParameter(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}{hint}") from None

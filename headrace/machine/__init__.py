@@ -58,7 +58,9 @@ graph that waits for its name, and for its key if it has one, takes it and has c
 it, and the first task that begins to wait for it takes it at once: of several, the one that was stored first. So it
 makes no difference which of the two comes first. One signal completes one task, and whatever comes second is stale: the
 signal again, or the time-out of a wait that has ended. A signal that comes after the time-out is kept. What a run has
-kept when it ends stays with it, for a replay; a run that has ended takes nothing more.
+kept when it ends stays with it, for a replay; a run that has ended takes nothing more. A signal that was posted for
+whoever waits for its key is offered to one wait, of this hand-out of this task; when that is over it is stale here, and
+the engine offers it to another.
 
 A pause is a flag of the run and no state of a task: while it is set, nothing of the run begins, be it a body, a lookup,
 a question or a wait. What would begin is PENDING and `withheld`, together with where it goes on, and does so in the

@@ -320,7 +320,8 @@ def _replayed(plan: Plan, run: RunState, event: Replayed, at: int) -> Transition
 
 
 def _signalled(plan: Plan, run: RunState, event: Signalled, at: int) -> Transition | None:
-    """The first task of the graph that waits for it takes it; while none does, the run keeps it."""
+    """The first task of the graph that waits for it takes it; while none does, the run keeps it. One that is offered to
+    a certain wait is for that, or for nobody here."""
     if run.status in RUN_TERMINAL or event.signal_id in run.signals:
         return None
     waiting = None
@@ -328,8 +329,10 @@ def _signalled(plan: Plan, run: RunState, event: Signalled, at: int) -> Transiti
         task = run.task(index)
         if _has_heard(task, event):
             return None
-        if waiting is None and task.status is _WAITING and _is_meant(task, event):
+        if waiting is None and task.status is _WAITING and _is_meant(task, event) and _is_offered(task, index, event):
             waiting = index
+    if waiting is None and event.task is not None:
+        return None
     draft, ended = Transition(run), list[int]()
     if waiting is None:
         draft.kept = event
@@ -766,6 +769,10 @@ def _listen(
 def _is_meant(task: TaskState, signal: Signalled) -> bool:
     """Whether a signal of the right name is for this task."""
     return signal.key is None or task.input == msgspec.json.encode(signal.key)
+
+
+def _is_offered(task: TaskState, index: int, signal: Signalled) -> bool:
+    return signal.task is None or (signal.task, signal.token) == (index, task.token)
 
 
 def _has_heard(task: TaskState, signal: Signalled) -> bool:

@@ -101,6 +101,7 @@ EVENTS: Final[dict[str, Say]] = {
     "Supplied": Supplied,
     "Reran": lambda task, _token: Reran(0, (task,)),
     "Signalled": lambda _task, _token: Signalled("signal", "news"),
+    "Signalled, offered": lambda task, token: Signalled("signal", "news", task=task, token=token),
     "Signalled, another name": lambda _task, _token: Signalled("signal", "olds"),
     "Cancelled": lambda _task, _token: Cancelled(),
     "Terminated": lambda _task, _token: Terminated(),

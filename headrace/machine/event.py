@@ -107,6 +107,11 @@ class Signalled(msgspec.Struct, frozen=True):
     by: str = ""
     sent_at: int = 0
     """When it was stored: the database's clock, microseconds UTC."""
+    task: int | None = None
+    """The only task it is for: it was posted for whoever waits, and is offered to this wait. Another may have it when
+    that is over."""
+    token: int = 0
+    """Of that wait."""
 
     @property
     def order(self) -> tuple[int, str]:

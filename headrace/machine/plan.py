@@ -111,6 +111,7 @@ class SignalPlan(msgspec.Struct, frozen=True):
     key: Template | None = None
     timeout: WaitPlan | None = None
     on_timeout: Literal["fail", "complete"] = "fail"
+    delivery: Literal["first", "all"] = "first"
 
     @property
     def references(self) -> frozenset[str]:
@@ -325,6 +326,7 @@ def _compile_signal(signal: "Signal") -> SignalPlan:
         None if signal.key is None else compile_template(signal.key),
         None if signal.timeout is None else _compile_end(signal.timeout, is_for=True),
         signal.on_timeout,
+        signal.delivery,
     )
 
 

@@ -463,6 +463,8 @@ def _listening(facts: Facts, task: TaskFacts) -> list[Cause]:
     text = f"Task {name} waits for signal {row.name}{key}, since {ago(facts, row.began_at)}{until}."
     option = f" --key {row.key}" if row.key is not None else ""
     acts = [Act(f"headrace signal {facts.run_id} {row.name}{option}", f"POST /runs/{facts.run_id}/signals")]
+    if row.key is not None:
+        acts.append(Act(f"headrace post {row.name}{option}", "POST /signals"))
     moves = "Signalled: somebody sends it"
     awaited = Cause(Code.SIGNAL_AWAITED, text, task_object(facts, task.task), moves, row.began_at, due_at, acts)
     return [*causes, holding_up(facts, task.task, awaited)]

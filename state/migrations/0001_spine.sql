@@ -207,6 +207,26 @@ CREATE TABLE inbox (
 CREATE INDEX inbox_unapplied ON inbox (created_at) WHERE applied_at IS NULL;
 CREATE INDEX inbox_of_a_run ON inbox (run_id) WHERE applied_at IS NULL;
 
+-- What was told to whoever waits for a name and a key: kept until it expires. It is offered to waits as rows of `signal`.
+CREATE TABLE posted_signal (
+  posted_id uuid CONSTRAINT posted_signal_key PRIMARY KEY,
+  namespace text NOT NULL DEFAULT 'default',
+  name text NOT NULL,
+  key text NOT NULL,
+  data json NOT NULL,
+  -- The sender's own name for it: posted twice, it is one signal, for as long as it is remembered.
+  sender_id text,
+  actor text NOT NULL DEFAULT '',
+  sent_at timestamptz NOT NULL DEFAULT now(),
+  expires_at timestamptz NOT NULL,
+  -- The row of `signal` as which a task with `delivery: first` took it; it stays when that leaves with its run.
+  taken_as uuid,
+  CONSTRAINT posted_signal_of_its_sender UNIQUE (namespace, sender_id)
+);
+CREATE INDEX posted_signal_of_a_key ON posted_signal (namespace, name, key, sent_at, posted_id);
+CREATE INDEX posted_signal_newest ON posted_signal (namespace, sent_at DESC, posted_id DESC);
+CREATE INDEX posted_signal_age ON posted_signal (expires_at);
+
 -- What was told to a run from outside: stored before it is matched, under the id of its row in `inbox`. It leaves 'sent' when its run takes
 -- note of it: a task takes it, or the run keeps it until one does. Refused: the run had ended when it came.
 CREATE TABLE signal (
@@ -228,6 +248,13 @@ CREATE TABLE signal (
   row_version int,
   settled_at timestamptz,
   reason text,
+  -- Of one that was posted: which, whether it is for nobody else meanwhile, and the wait that it is offered to.
+  posted_id uuid,
+  is_exclusive boolean NOT NULL DEFAULT false,
+  offered_task int,
+  offered_token int,
+  CONSTRAINT signal_posted_is_offered CHECK ((posted_id IS NULL) = (offered_task IS NULL OR offered_token IS NULL)),
+  CONSTRAINT signal_offered_is_not_kept CHECK (posted_id IS NULL OR status <> 'kept'),
   CONSTRAINT signal_taken_by_a_task CHECK ((status = 'taken') = (task IS NOT NULL AND token IS NOT NULL AND row_version IS NOT NULL)),
   CONSTRAINT signal_refused_for_a_reason CHECK ((status = 'refused') = (reason IS NOT NULL)),
   CONSTRAINT signal_settled_once CHECK ((settled_at IS NOT NULL) = (status IN ('taken', 'refused')))
@@ -235,6 +262,10 @@ CREATE TABLE signal (
 CREATE INDEX signal_of_a_run ON signal (run_id, sent_at, signal_id);
 CREATE UNIQUE INDEX signal_of_its_sender ON signal (run_id, sender_id) WHERE sender_id IS NOT NULL;
 CREATE UNIQUE INDEX signal_completes_one_task ON signal (run_id, task, token) WHERE status = 'taken';
+
+-- A posted signal is with one wait at a time where it is for one only, and comes to each other one once.
+CREATE UNIQUE INDEX signal_is_for_the_first ON signal (posted_id) WHERE is_exclusive AND status IN ('sent', 'taken');
+CREATE UNIQUE INDEX signal_comes_once ON signal (posted_id, run_id, offered_task, offered_token) WHERE posted_id IS NOT NULL;
 
 -- A task that waits for a signal. The task is WAITING, and its input is the key.
 CREATE TABLE signal_wait (
@@ -244,9 +275,12 @@ CREATE TABLE signal_wait (
   namespace text NOT NULL DEFAULT 'default',
   name text NOT NULL,
   key text,
+  -- first: it takes a posted signal, and nobody else of `first` gets that; all: it hears it, as all others of `all` do.
+  delivery text NOT NULL DEFAULT 'first' CONSTRAINT signal_wait_delivery_known CHECK (delivery IN ('first', 'all')),
   began_at timestamptz NOT NULL DEFAULT now(),
   CONSTRAINT signal_wait_key PRIMARY KEY (run_id, task)
 );
+CREATE INDEX signal_wait_of_a_key ON signal_wait (namespace, name, key, began_at) WHERE key IS NOT NULL;
 
 CREATE TABLE approval (
   approval_id uuid CONSTRAINT approval_key PRIMARY KEY,

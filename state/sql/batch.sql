@@ -126,9 +126,10 @@ DELETE FROM signal_wait USING unnest($1::uuid[], $2::int[]) AS given (run_id, ta
 WHERE signal_wait.run_id = given.run_id AND signal_wait.task = given.task;
 
 -- name: listen
--- columns: run_ids uuid, tasks int, tokens int, namespaces text, names text, keys text
-INSERT INTO signal_wait (run_id, task, token, namespace, name, key)
-SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::text[], $6::text[]) AS given (run_id, task, token, namespace, name, key);
+-- columns: run_ids uuid, tasks int, tokens int, namespaces text, names text, keys text, deliveries text
+INSERT INTO signal_wait (run_id, task, token, namespace, name, key, delivery)
+SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::text[], $6::text[], $7::text[])
+  AS given (run_id, task, token, namespace, name, key, delivery);
 
 -- name: settle_signals
 -- What became of signals: kept by their runs, taken by a task, or refused. One that was taken or refused stays so.
@@ -139,7 +140,10 @@ WITH settled AS (
   FROM unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::int[], $6::text[])
     AS given (signal_id, status, task, token, row_version, reason)
   WHERE signal.signal_id = given.signal_id AND signal.status IN ('sent', 'kept')
-  RETURNING 1)
+  RETURNING signal.signal_id, signal.posted_id, signal.is_exclusive, signal.status),
+posted AS (
+  UPDATE posted_signal SET taken_as = settled.signal_id
+  FROM settled WHERE posted_signal.posted_id = settled.posted_id AND settled.is_exclusive AND settled.status = 'taken')
 SELECT must(count(*) = cardinality($1::uuid[]), 'a signal was taken already') FROM settled;
 
 -- name: ask_approvals

@@ -339,6 +339,26 @@ CROSS JOIN LATERAL (
   WHERE s.run_id = given.run_id AND s.status = 'sent'
     AND NOT EXISTS (SELECT FROM inbox i WHERE i.inbox_id = s.signal_id AND i.applied_at IS NULL)) AS wrong;
 
+-- name: find_wrong_posted
+-- What is posted and nobody has is with whoever waits for it, once a sweep has had the time to offer it; and what was taken by one, was taken
+-- by no other.
+SELECT count(*)::int, (array_agg(what))[1:3]
+FROM (
+  SELECT 'signal ' || p.posted_id || ' for ' || p.key || ': is posted, and task ' || w.task || ' of ' || w.run_id || ' waits for it' AS what
+  FROM (SELECT * FROM signal_wait WHERE key IS NOT NULL AND began_at < clock_timestamp() - make_interval(secs => %(seconds)s)
+        LIMIT %(limit)s) AS w
+  JOIN posted_signal p ON p.namespace = w.namespace AND p.name = w.name AND p.key = w.key AND p.expires_at > clock_timestamp()
+    AND p.sent_at < clock_timestamp() - make_interval(secs => %(seconds)s)
+  WHERE NOT EXISTS (SELECT FROM signal s WHERE s.run_id = w.run_id AND s.offered_task = w.task AND s.offered_token = w.token)
+    AND NOT EXISTS (SELECT FROM signal s WHERE s.posted_id = p.posted_id AND s.is_exclusive AND s.status = 'refused'
+                    AND s.settled_at > clock_timestamp() - make_interval(secs => %(seconds)s))
+    AND (w.delivery = 'all' OR (p.taken_as IS NULL AND NOT EXISTS (
+      SELECT FROM signal s WHERE s.posted_id = p.posted_id AND s.is_exclusive AND s.status = 'sent')))
+  UNION ALL
+  SELECT 'signal ' || p.posted_id || ': was taken as ' || p.taken_as || ', and also as ' || s.signal_id
+  FROM (SELECT * FROM posted_signal WHERE taken_as IS NOT NULL ORDER BY sent_at DESC LIMIT %(limit)s) AS p
+  JOIN signal s ON s.posted_id = p.posted_id AND s.is_exclusive AND s.status = 'taken' AND s.signal_id <> p.taken_as) AS wrong;
+
 -- name: find_wrong_parked
 -- Rows of `parked_task` have their task; one that was resolved waits for its request.
 SELECT count(*)::int, (array_agg(what))[1:3]

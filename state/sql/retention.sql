@@ -63,5 +63,9 @@ DELETE FROM request_key WHERE created_at < now() - interval '7 days';
 DELETE FROM worker_session s WHERE ended_at < now() - interval '1 day'
   AND NOT EXISTS (SELECT FROM held_task h WHERE h.session_id = s.session_id);
 
+-- name: purge_posted_signals
+-- A week after they expired: so long a sender that posts one again gets the same.
+DELETE FROM posted_signal WHERE expires_at < now() - interval '7 days';
+
 -- name: purge_inbox
 DELETE FROM inbox WHERE applied_at < now() - interval '1 day';

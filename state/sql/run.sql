@@ -27,7 +27,8 @@ SELECT coalesce(max(extract(epoch FROM at)), 0)::float8 FROM watermark WHERE nam
 -- name: load_unapplied_signals
 -- $1: ids of signals. Those that their runs have not taken note of, and what else was sent to the same runs: a wake-up may have been lost, and
 -- what a sender sent first comes first.
-SELECT s.run_id, s.signal_id, s.name, s.key, s.data::text, s.actor, (extract(epoch FROM s.sent_at) * 1000000)::bigint
+SELECT s.run_id, s.signal_id, s.name, s.key, s.data::text, s.actor, (extract(epoch FROM s.sent_at) * 1000000)::bigint,
+       s.offered_task, coalesce(s.offered_token, 0)
 FROM (SELECT DISTINCT run_id FROM signal WHERE signal_id = ANY($1::uuid[])) AS named
 JOIN inbox i ON i.run_id = named.run_id AND i.kind = 'signalled' AND i.applied_at IS NULL
 JOIN signal s ON s.signal_id = i.inbox_id

@@ -31,6 +31,18 @@ EFFECT_BODIES: Final = frozenset(
 """Bodies that return the ledger's receipt."""
 
 
+ITEMS_MAX: Final = 10_000
+"""An item of a map has the number (task + 1) * ITEMS_MAX + item."""
+
+
+def is_item(place: int) -> bool:
+    return place >= ITEMS_MAX
+
+
+def task_of(place: int) -> int:
+    return place // ITEMS_MAX - 1 if is_item(place) else place
+
+
 class Violation(NamedTuple):
     invariant: str
     what: str
@@ -64,6 +76,11 @@ class Facts:
         for line in ledger:
             self.effects[line["key"]].append(line)
         self.faults = [entry for entry in client_log if entry["op"] == "fault"]
+        self.open_items = [
+            (run_id, task["status"])
+            for (run_id, place), task in self.tasks.items()
+            if is_item(place) and task["status"] not in TERMINAL
+        ]
         self.letters = {row["dead_letter_id"]: row for row in dump["dead_letter"]}
 
     def _is_known(self, row: Row) -> bool:
@@ -73,22 +90,29 @@ class Facts:
         return (e for e in self.log if e["op"] == op and (outcome is None or e["outcome"] == outcome))
 
     def spec(self, key: Key) -> Row:
-        """What the graph says about a task."""
-        spec: Row = self.specs[self.runs[key[0]]["version_id"]][key[1]][1]
-        return spec
+        """What the graph says about a task. Of a map the items have the body."""
+        spec: Row = self.specs[self.runs[key[0]]["version_id"]][task_of(key[1])][1]
+        if "map" not in spec:
+            return spec
+        return {name: given for name, given in spec.items() if name != ("map" if is_item(key[1]) else "run")}
+
+    def _task_name(self, key: Key) -> str:
+        name: str = self.specs[self.runs[key[0]]["version_id"]][task_of(key[1])][0]
+        return f"{name}.{key[1] % ITEMS_MAX}" if is_item(key[1]) else name
 
     def name(self, key: Key) -> str:
-        return f"{key[0]}.{self.specs[self.runs[key[0]]['version_id']][key[1]][0]}"
+        return f"{key[0]}.{self._task_name(key)}"
 
     def effect_key(self, key: Key) -> str:
-        return f"{key[0]}/{self.specs[self.runs[key[0]]['version_id']][key[1]][0]}"
+        return f"{key[0]}/{self._task_name(key)}"
 
     def counts(self, run_id: str) -> Counter[str]:
-        """The tasks of a run by state; those nobody has touched are pending."""
+        """The tasks of a run by state, and the open items of its maps; those nobody has touched are pending."""
         total = len(self.specs[self.runs[run_id]["version_id"]])
         counts = Counter(
             self.tasks[run_id, task]["status"] if (run_id, task) in self.tasks else "pending" for task in range(total)
         )
+        counts.update(status for of, status in self.open_items if of == run_id)
         return counts
 
     def of_task(self, key: Key, *kinds: str) -> list[Row]:
@@ -261,7 +285,8 @@ def _differs(facts: Facts, key: Key) -> str | None:
     match task["status"]:
         case "completed":
             approved = any(row["kind"] == "decided" for row in facts.of_task(key))
-            resolved = bool(facts.of_task(key, "resolved", "looked_up")) or "signal" in facts.spec(key)
+            has_none = not facts.spec(key).keys().isdisjoint(("signal", "map"))
+            resolved = bool(facts.of_task(key, "resolved", "looked_up")) or has_none
             if last is None or last["outcome"] != "completed":
                 return None if approved or resolved else "completed without a result"
             return None if last["token"] == task["token"] else "completed under a token that is not its last"
@@ -274,6 +299,24 @@ def _differs(facts: Facts, key: Key) -> str | None:
             return None if asked else "cancelled, and nobody asked for it"
         case _:
             return None
+
+
+def maps(facts: Facts) -> Found:
+    """I9 for maps: the counters are those of the items; one that completed has an output for each item of its list."""
+    items: dict[Key, Counter[str]] = defaultdict(Counter)
+    for (run_id, place), task in facts.tasks.items():
+        if is_item(place):
+            items[run_id, task_of(place)][task["status"]] += 1
+    for key, task in facts.tasks.items():
+        states = items[key]
+        if task.get("items") is None:
+            if states:
+                yield "items of what is no map", facts.name(key)
+            continue
+        if (task["items_completed"], task["items_failed"]) != (states["completed"], states["failed"]):
+            yield f"a map counts {task['items_completed']}, its items are {dict(states)}", facts.name(key)
+        if task["status"] == "completed" and not len(task.get("output") or ()) == task["items"] == sum(states.values()):
+            yield f"a map of {task['items']} items gave {task.get('output')}", facts.name(key)
 
 
 def monotonic_tokens(facts: Facts) -> Found:
@@ -651,6 +694,7 @@ RULES: Final[list[tuple[str, Callable[[Facts], Found]]]] = [
     ("I7", gap_free_history),
     ("I8", no_lost_run),
     ("I9", pure_status),
+    ("I9", maps),
     ("I10", timers),
     ("I10b", signals),
     ("I11", no_false_death),

@@ -1,7 +1,7 @@
 """What is started: the workflows, and by seed which of them, with which input.
 
-W1 linear with effect keys · W2 fan-out of 20 and a join, with a random skip · W4 approval with expiry, and signals with
-a time-out that fails or is an outcome · W8 retry and
+W1 linear with effect keys · W2 fan-out of 20 and a join, with a random skip · map: 12 items, 5 at a time · W4 approval
+with expiry, and signals with a time-out that fails or is an outcome · W8 retry and
 backoff · W9 odd results, and bodies that kill their worker · outside: effects without keys (`manual`, `reconcile`) and
 exclusive tasks. W3 (durable functions), W5 (sagas), W6 (child runs), W7 (schedules) and W10 (tenants) need features
 that are still to come.
@@ -11,6 +11,7 @@ import random
 from typing import Any, Final
 
 FAN: Final = 20
+ITEMS: Final = 12
 _RETRY: Final = {"attempts": 12, "delay": "200ms", "backoff": "exponential", "cap": "2s"}
 """Enough that faults alone do not use it up."""
 
@@ -38,6 +39,19 @@ def _fan() -> dict[str, Any]:
     needs = [f"f{number}" for number in range(FAN)]
     tasks["join"] = {"run": "chaos.effect", "needs": needs, "with": "${{ tasks.first.output }}", "retry": _RETRY}
     return {"name": "w2", "tasks": tasks}
+
+
+def _map() -> dict[str, Any]:
+    read = {"n": "${{ item }}", "before": "${{ input.before }}", "after": "${{ input.after }}"}
+    list_ = {"over": [*range(ITEMS)], "max_parallel": 5, "failures": "finish"}
+    return {
+        "name": "map",
+        "tasks": {
+            "first": {"run": "chaos.effect", "retry": _RETRY},
+            "each": {"run": "chaos.effect", "needs": ["first"], "map": list_, "with": read, "retry": _RETRY},
+            "last": {"run": "chaos.effect", "needs": ["each"], "with": "${{ tasks.each.output[0] }}", "retry": _RETRY},
+        },
+    }
 
 
 def _approval(on_expiry: str) -> dict[str, Any]:
@@ -104,6 +118,7 @@ def _odd() -> dict[str, Any]:
 WORKFLOWS: Final[list[dict[str, Any]]] = [
     _linear(),
     _fan(),
+    _map(),
     *map(_approval, ("fail", "approve", "reject")),
     _signals(),
     _outside(),
@@ -113,6 +128,7 @@ WORKFLOWS: Final[list[dict[str, Any]]] = [
 _SHARES: Final = {
     "w1": 50,
     "w2": 10,
+    "map": 8,
     "w4-fail": 6,
     "w4-approve": 4,
     "w4-reject": 4,
@@ -132,6 +148,8 @@ def choose(draw: random.Random, number: int) -> tuple[str, dict[str, Any]]:
     workflow = draw.choices(list(_SHARES), list(_SHARES.values()))[0]
     given: dict[str, Any] = {"n": number, "before": _pause(draw), "after": _pause(draw)}
     match workflow:
+        case "map":
+            given["before"], given["after"] = given["before"] / 4, 0.01
         case "w2":
             given["skips"] = draw.sample(range(FAN), draw.choice((0, 0, 1, 3)))
             given["before"], given["after"] = given["before"] / 4, 0.01

@@ -1,6 +1,6 @@
 """Bodies with results that no message could carry."""
 
-from headrace import task
+from headrace import NonRetryable, task
 
 
 @task("objects.make")
@@ -9,5 +9,7 @@ def make(size: int) -> dict[str, str]:
 
 
 @task("objects.measure")
-async def measure(doc: dict[str, str]) -> int:
+async def measure(doc: dict[str, str], unit: str = "characters") -> int:
+    if unit != "characters":
+        raise NonRetryable(f"nobody counts {unit}")
     return len(doc["text"])

@@ -102,6 +102,14 @@ SIGNAL = (
 )
 KEPT = SIGNAL.format(ASKED, "{}", "kept", ", NULL, NULL, NULL, NULL")
 TAKEN = SIGNAL.format(COMPLETED, "NULL", "taken", ", 2, 1, 4, now()")
+POSTED = (
+    "INSERT INTO posted_signal (posted_id, name, key, data, sent_at, expires_at) VALUES ("
+    "'00000000-0000-7000-8000-0000000000ff', 'paid', 'a', '1', now() - interval '1 min', now() + interval '1 d'); "
+)
+LATE = LISTENS + "UPDATE signal_wait SET began_at = now() - interval '1 min'; "
+OFFERED = TAKEN.replace("settled_at)", "settled_at, posted_id, is_exclusive, offered_task, offered_token)").replace(
+    "now())", "now(), '00000000-0000-7000-8000-0000000000ff', true, 2, 1)"
+)
 OUTPUT = f"""UPDATE task SET output = '{{"signal_id": "%s"}}' WHERE run_id = '{COMPLETED}' AND task = 2; """
 DROP = "ALTER TABLE {} DROP CONSTRAINT {}; "
 FAULTS: list[tuple[str, str]] = [
@@ -153,6 +161,10 @@ FAULTS: list[tuple[str, str]] = [
     ("signals", LISTENS + "UPDATE signal_wait SET token = 2"),
     ("signals", LISTENS + f"UPDATE task SET status = 'completed' WHERE run_id = '{ASKED}'"),
     ("signals", KEPT.format("NULL").replace("kept", "sent")),
+    ("posted_signals", LATE + POSTED),
+    ("posted_signals", LATE + POSTED + "UPDATE signal_wait SET delivery = 'all'; "
+                       f"UPDATE posted_signal SET taken_as = '{RUNNING}'"),
+    ("posted_signals", POSTED + OFFERED + f"UPDATE posted_signal SET taken_as = '{RUNNING}'"),
     ("ended", LISTENS.replace(ASKED, COMPLETED)),
     ("waits", LISTENS + "DELETE FROM signal_wait"),
     ("orphan_approvals", f"UPDATE approval SET status = 'waiting', decided_at = NULL WHERE run_id = '{COMPLETED}'"),
@@ -194,6 +206,10 @@ LEGITIMATE = [
     + REQUEST.format(ASKED, "decided", "now()"),
     LISTENS,
     LISTENS + KEPT.format("'b'"),
+    LISTENS + POSTED,
+    LATE + POSTED.replace("'a'", "'b'"),
+    LATE + POSTED.replace("'1 d'", "'-1 s'"),
+    LATE + POSTED + f"UPDATE posted_signal SET taken_as = '{RUNNING}'",
     LISTENS + KEPT.format("NULL").replace("paid", "lost"),
     TAKEN + OUTPUT % "00000000-0000-7000-8000-0000000000aa",
     KEPT.format("NULL").replace("kept", "sent")

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.errors import ConflictError
 from headrace.machine.place import ITEMS_MAX, place_of
-from headrace.messages import Event, Requested
+from headrace.messages import Event, Requested, Started
 from state.decisions import cancel_run, replay_dead_letter
 from state.doctor import examine
 from tests.integration.test_run_agent import Engine
@@ -137,8 +137,16 @@ async def test_a_failed_page_is_replayed_alone(engine: Engine, database: str):
 
 async def test_fail_fast_cancels_and_a_replay_brings_back_what_it_cancelled(engine: Engine):
     run_id = await begin(engine, 4, max_parallel=3)
+    started = Started(place := place_of(PAGES, 0), 1, engine.nonce(run_id, place, 1), session="0" * 32, worker="w")
+    await engine.apply((run_id, started))
     await engine.apply(failed(engine, run_id, 2))
     assert counters(engine, run_id) == ("failed", 4, 3, 0, 1)
+    kinds = "SELECT kind, task FROM run_event WHERE run_id = %s ORDER BY row_version, task"
+    assert engine.query(kinds, run_id)[2:] == [
+        ("attempt_started", place),
+        ("attempt_cancelled", place),
+        ("attempt_failed", place_of(PAGES, 2)),
+    ]
     assert items(engine, run_id) == ["cancelled", "cancelled", "failed"]
     await all_is_well(engine)
     inbox = await replay_letter(engine)

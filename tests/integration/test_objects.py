@@ -1,5 +1,6 @@
 """Large results through a whole engine: the store has them, rows and records have references, retention ends both."""
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,11 @@ WORKFLOW: dict[str, Any] = {
     "name": "large",
     "tasks": {
         "make": {"run": "objects.make", "with": {"size": "${{ input.size }}"}},
-        "measure": {"run": "objects.measure", "needs": "make", "with": {"doc": "${{ tasks.make.output }}"}},
+        "measure": {
+            "run": "objects.measure",
+            "needs": "make",
+            "with": {"doc": "${{ tasks.make.output }}", "unit": "${{ input.unit }}"},
+        },
     },
     "output": {"doc": "${{ tasks.make.output }}", "length": "${{ tasks.measure.output }}"},
 }
@@ -55,15 +60,22 @@ def site(kafka: ApacheKafka, database_of_module: str, tmp_path_factory: pytest.T
         yield Site(stack, http, data / "objects", database_of_module)
 
 
+def ended(site: Site, size: int, unit: str = "characters") -> dict[str, Any]:
+    input = {"size": size, "unit": unit}
+    started = site.http.post("/workflows/large/runs", json={"input": input}).raise_for_status().json()
+    eventually(lambda: read(site, started["run_id"])["finished_at"], "the run has ended", 60)
+    return read(site, started["run_id"])
+
+
 def completed(site: Site, size: int) -> dict[str, Any]:
-    started = site.http.post("/workflows/large/runs", json={"input": {"size": size}}).raise_for_status().json()
+    run = ended(site, size)
+    assert run["status"] == "completed"
+    return run
 
-    def read() -> dict[str, Any]:
-        run: dict[str, Any] = site.http.get(f"/runs/{started['run_id']}").raise_for_status().json()
-        return run
 
-    eventually(lambda: read()["status"] == "completed", "the run has completed", 60)
-    return read()
+def read(site: Site, run_id: str) -> dict[str, Any]:
+    run: dict[str, Any] = site.http.get(f"/runs/{run_id}").raise_for_status().json()
+    return run
 
 
 def test_a_large_result_is_kept_once_and_read_by_its_hash(site: Site):
@@ -99,6 +111,19 @@ def test_an_object_that_is_not_there_is_not_found(site: Site):
     (site.folder / "runs" / run["run_id"] / f"{good}.json").write_text("{}")
     answer = site.http.get(f"/runs/{run['run_id']}/objects/{good}")
     assert (answer.status_code, answer.json()["code"]) == (404, "HR-1015")
+
+
+def test_an_input_that_refers_to_a_large_value_can_be_edited_and_replayed(site: Site):
+    run = ended(site, SIZE, unit="ells")
+    assert run["status"] == "failed"
+    (letter,) = (each for each in site.http.get("/dead-letters").json()["items"] if each["run_id"] == run["run_id"])
+    given = site.http.get(f"/dead-letters/{letter['dead_letter_id']}").raise_for_status().json()["input"]
+    assert list(given["doc"]) == ["$object"]
+    body = json.dumps({"input": {**given, "unit": "characters"}}, indent=2)
+    headers = {"content-type": "application/json"}
+    site.http.post(f"/dead-letters/{letter['dead_letter_id']}/replay", content=body, headers=headers).raise_for_status()
+    eventually(lambda: read(site, run["run_id"])["status"] == "completed", "the replay has helped", 60)
+    assert read(site, run["run_id"])["output"]["length"] == SIZE
 
 
 def test_a_caller_cannot_send_a_reference(site: Site):

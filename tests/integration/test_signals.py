@@ -15,9 +15,12 @@ from headrace.errors import ConflictError, KeyReusedError, NotFoundError
 from headrace.messages import Due, Requested
 from state import signals
 from state.doctor import examine
+from state.posted_signals import offer_signals, post_signal
+from state.queries.posted_signal import PostedRow, get_posted
 from state.queries.signal import SignalRow, list_signals
 from state.requests import request
 from state.signals import Message, send_signal
+from state.store import Key
 from tests.integration.test_run_agent import Engine
 
 PAID: dict[str, Any] = {
@@ -59,6 +62,32 @@ class Post(Engine):
         assert {check.name for check in checks} >= OF_A_RUN
         return [check.detail for check in checks if check.name in OF_A_RUN and not check.ok]
 
+    async def post(self, key: str = "o-1", data: bytes = b"1", *, keep: float = 60.0, **given: Any) -> PostedRow:
+        async with await psycopg.AsyncConnection.connect(self.dsn) as connection:
+            message = Message("paid", data, key, **given)
+            row, _ = await post_signal(connection, self.store, message, keep_seconds=keep, actor="bank")
+        return row
+
+    async def offer(self, *keys: str) -> int:
+        """What the sweep does."""
+        async with await psycopg.AsyncConnection.connect(self.dsn) as connection:
+            return await offer_signals(connection, self.store, [Key("default", "paid", key) for key in keys])
+
+    async def say_all(self) -> None:
+        rows = self.query("SELECT run_id, inbox_id FROM inbox WHERE applied_at IS NULL ORDER BY created_at, inbox_id")
+        await self.apply(*((str(run_id), Requested(str(inbox_id))) for run_id, inbox_id in rows))
+
+    async def posted(self, row: PostedRow) -> str:
+        async with await psycopg.AsyncConnection.connect(self.dsn) as connection:
+            found = await get_posted(connection, "default", row.posted_id)
+        assert found is not None
+        return found.status
+
+    async def waits(self, id: str = "o-1", definition: dict[str, Any] = PAID) -> str:
+        run_id = await self.start(definition, {"id": id})
+        await self.apply(self.succeeded(run_id))
+        return run_id
+
 
 @pytest.fixture
 async def post(database: str) -> AsyncIterator[Post]:
@@ -92,7 +121,9 @@ async def test_a_signal_moves_the_task_that_waits_for_it_and_says_what_it_moved(
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["two batches", "one batch"])
-async def test_a_signal_that_comes_before_the_wait_is_kept_over_a_restart(post: Post, database: str, together: bool):
+async def test_b77_a_signal_that_comes_before_the_wait_is_kept_over_a_restart(
+    post: Post, database: str, together: bool
+):
     run_id = await post.order()
     sent = await post.send(run_id)
     if together:
@@ -255,3 +286,118 @@ async def test_a_run_that_is_not_there_or_has_ended_takes_nothing(post: Post, mo
     await post.say(run_id, await post.send(run_id), await post.send(run_id))
     with pytest.raises(ConflictError, match="keeps 2 signals"):
         await post.send(run_id)
+
+
+# == posted for whoever waits ==========================================================================================
+HEARD: dict[str, Any] = {
+    "name": "listener",
+    "tasks": {
+        "ask": {"run": "t.ask"},
+        "paid": {"needs": "ask", "signal": {"name": "paid", "key": "${{ input.id }}", "delivery": "all"}},
+    },
+}
+
+
+async def test_a_posted_signal_is_taken_by_whoever_waits_longest_and_by_nobody_else(post: Post):
+    first, other, last = await post.waits(), await post.waits("o-2"), await post.waits()
+    posted = await post.post(data=b'{"sum": 3}')
+    await post.say_all()
+    assert [states(post, run_id)[1] for run_id in (first, other, last)] == ["completed", "waiting", "waiting"]
+    assert await post.posted(posted) == "taken"
+    (taken,) = await post.signals(first)
+    assert (taken.status, taken.data, taken.actor, taken.sent_at) == ("taken", '{"sum": 3}', "bank", posted.sent_at)
+    assert await post.offer("o-1", "o-2") == 0
+    again = await post.post(data=b"2")
+    await post.say_all()
+    assert (states(post, last)[1], await post.posted(again)) == ("completed", "taken")
+    assert await post.wrong() == []
+
+
+async def test_a_signal_posted_before_anybody_waits_is_there_for_whoever_will(post: Post):
+    keys: list[Any] = []
+    post.agent._on_keys = keys.append
+    one, two = await post.post(data=b"1"), await post.post(data=b"2")
+    gone = await post.post(data=b"3", keep=0.0)
+    runs = [await post.waits() for _ in range(3)]
+    assert keys == [{Key("default", "paid", "o-1")}] * 3
+    assert await post.offer("o-1") == 2
+    await post.say_all()
+    heard = [[(signal.data, signal.status) for signal in await post.signals(run_id)] for run_id in runs]
+    assert heard == [[("1", "taken")], [("2", "taken")], []]
+    assert [await post.posted(row) for row in (one, two, gone)] == ["taken", "taken", "expired"]
+    assert await post.wrong() == []
+
+
+async def test_everybody_who_waits_for_all_hears_a_posted_signal_and_one_of_first_takes_it(post: Post):
+    listeners = [await post.waits(definition=HEARD) for _ in range(3)]
+    takers = [await post.waits() for _ in range(2)]
+    posted = await post.post()
+    await post.say_all()
+    assert [states(post, run_id)[1] for run_id in (*listeners, *takers)] == ["completed"] * 4 + ["waiting"]
+    late = await post.waits(definition=HEARD)
+    assert await post.offer("o-1") == 1
+    await post.say_all()
+    assert (states(post, late)[1], await post.posted(posted)) == ("completed", "taken")
+    assert await post.wrong() == []
+
+
+async def test_what_the_first_did_not_take_is_offered_to_the_next(post: Post):
+    """Its wait is over when the offer comes: it was cancelled meanwhile."""
+    first, second = await post.waits(), await post.waits()
+    posted = await post.post()
+    keys: list[Any] = []
+    post.agent._on_keys = keys.append
+    async with await psycopg.AsyncConnection.connect(post.dsn) as connection:
+        cancelled = await request(connection, post.store, first, "cancelled", {}, "ann")
+    await post.apply((first, Requested(cancelled)))
+    assert await post.offer("o-1") == 0, "it is still with the first"
+    await post.say_all()
+    (refused,) = await post.signals(first)
+    assert (refused.status, refused.reason) == ("refused", "the run was cancelled when it came")
+    assert (await post.posted(posted), keys) == ("open", [{Key("default", "paid", "o-1")}])
+    assert await post.offer("o-1") == 1
+    await post.say_all()
+    assert (states(post, second)[1], await post.posted(posted)) == ("completed", "taken")
+    assert await post.wrong() == []
+
+
+async def test_an_offer_is_for_its_wait_and_not_kept_for_another_of_the_run(post: Post):
+    run_id = await post.waits()
+    await post.post()
+    await post.say(run_id, await post.send(run_id))  # takes note of both, in the order in which they were stored
+    assert [signal.status for signal in await post.signals(run_id)] == ["taken", "kept"]
+    run_id = await post.waits("o-2")
+    own = await post.send(run_id)
+    posted = await post.post("o-2")
+    await post.say(run_id, own)
+    statuses = [(signal.status, signal.reason) for signal in await post.signals(run_id)]
+    assert statuses == [("taken", None), ("refused", "the task to which it was offered no longer waited")]
+    assert await post.posted(posted) == "open"
+    assert await post.wrong() == []
+
+
+async def test_two_who_offer_at_once_offer_once(post: Post):
+    await post.post()
+    run_ids = [await post.waits() for _ in range(4)]
+    await asyncio.gather(*(post.offer("o-1") for _ in range(6)))
+    assert post.query("SELECT count(*) FROM signal") == post.query("SELECT count(*) FROM inbox") == [(1,)]
+    await post.say_all()
+    assert sorted(states(post, run_id)[1] for run_id in run_ids) == ["completed", "waiting", "waiting", "waiting"]
+
+
+async def test_a_signal_posted_twice_under_its_id_is_one(post: Post):
+    posted = await asyncio.gather(*(post.post(sender_id="evt-1") for _ in range(4)))
+    assert len({row.posted_id for row in posted}) == 1
+    with pytest.raises(KeyReusedError):
+        await post.post("o-2", sender_id="evt-1")
+
+
+async def test_what_was_taken_stays_taken_when_its_run_is_removed(post: Post):
+    run_id = await post.waits()
+    posted = await post.post()
+    await post.say_all()
+    gone = "WITH t AS (DELETE FROM task), s AS (DELETE FROM signal) DELETE FROM run RETURNING run_id"
+    assert [str(id_) for (id_,) in post.query(gone)] == [run_id]
+    await post.waits()
+    assert await post.offer("o-1") == 0
+    assert await post.posted(posted) == "taken"

@@ -291,11 +291,21 @@ class Checker:
         heard = Counter(
             msgspec.json.decode(task["output"]).get("signal_id")
             for (run_id, index), task in tables["task"].items()
-            if task["status"] == "completed" and self._scene.plan_of(run_id).tasks[index].signal is not None
+            if task["status"] == "completed" and self._scene.plan_of(run_id).at(index).signal is not None
         )
         for signal_id, times in heard.items():
             if signal_id is not None and times > 1:
                 self.say(f"I10b signal {signal_id[-6:]} completed {times} tasks")
+        takers = Counter(
+            row["posted_id"]
+            for row in tables["signal"].values()
+            if row.get("is_exclusive") and row["status"] == "taken"
+        )
+        for posted_id, count in takers.items():
+            if count > 1:
+                self.say(f"I10b posted signal {posted_id.hex()[-6:]} was taken {count} times")
+            if tables["posted_signal"][posted_id,]["taken_as"] is None:
+                self.say(f"I10b posted signal {posted_id.hex()[-6:]} was taken, and does not say so")
         for (run_id, task), _ in tables["signal_wait"].items():
             if tables["run"][run_id,]["status"] in RUN_ENDS:
                 self.say(f"I13 run {_name((run_id,))} has ended, and task {task} still waits for a signal")

@@ -18,6 +18,7 @@ from state import outbox
 from state.outbox import Record, bundle
 from state.sql import FOLDER, load
 from tests.simulation.postgres import Must, Row, Slot, Transaction, instant, microseconds
+from tests.simulation.scheduler import sim
 
 Model = Callable[..., list[tuple[Any, ...]]]
 MODELS: Final[dict[str, Model]] = {}
@@ -308,7 +309,8 @@ def listen(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
     for row in given("listen", list(columns)):
         key = (row["run_ids"], row["tasks"])
         unique(t, "signal_wait", key)
-        t.put("signal_wait", key, {"token": row["tokens"], "name": row["names"], "key": row["keys"]})
+        new = {"token": row["tokens"], "name": row["names"], "key": row["keys"], "delivery": row["deliveries"]}
+        t.put("signal_wait", key, {**new, "began_at": t.now})
     return []
 
 
@@ -321,6 +323,9 @@ def settle_signals(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
         must(signal is not None and signal["status"] in ("sent", "kept"), "a signal was taken already")
         settled = {"status": row["statuses"], "task": row["tasks"], "token": row["tokens"], "reason": row["reasons"]}
         t.put("signal", key, {**(signal or {}), **settled})
+        posted = t.get("posted_signal", signal["posted_id"]) if signal and signal.get("posted_id") else None
+        if posted is not None and signal and signal["is_exclusive"] and settled["status"] == "taken":
+            t.put("posted_signal", (signal["posted_id"],), {**posted, "taken_as": row["signal_ids"]})
     return []
 
 
@@ -437,12 +442,90 @@ def _loaded_signal(signal_id: UUID, row: Row) -> tuple[Any, ...]:
 
 
 @model
+def insert_posted(t: Transaction, *, posted_id: UUID, sender_id: str | None, keep_seconds: float, **row: Any) -> Any:
+    if sender_id is not None:
+        t.lock("posted_signal", (row["namespace"], sender_id))  # stands for the unique index
+        if find_posted_of_sender(t, namespace=row["namespace"], sender_id=sender_id):
+            return []
+    new = {"sender_id": sender_id, "sent_at": t.now, "expires_at": t.now + round(keep_seconds * 1e6), "taken_as": None}
+    t.put("posted_signal", (posted_id.bytes,), {**row, **new})
+    return [(posted_id,)]
+
+
+@model
+def find_posted_of_sender(t: Transaction, *, namespace: str, sender_id: str) -> list[tuple[Any, ...]]:
+    found = [(key, row) for key, row in t.rows("posted_signal") if row["sender_id"] == sender_id]
+    return [(UUID(bytes=key[0]), row["name"], row["key"], row["data"]) for key, row in found]
+
+
+@model
+def get_posted(t: Transaction, *, namespace: str, posted_id: UUID) -> list[tuple[Any, ...]]:
+    row = t.get("posted_signal", posted_id.bytes)
+    if row is None:
+        return []
+    content = (row["name"], row["key"], row["data"], row["sender_id"], row["actor"], instant(row["sent_at"]))
+    return [(posted_id, *content, instant(row["expires_at"]), "taken" if row["taken_as"] else "open")]
+
+
+@model
+def next_keys(t: Transaction, namespace: str, name: str, key: str, most: int) -> list[tuple[Any, ...]]:
+    keys = {(r["namespace"], r["name"], r["key"]) for _, r in t.rows("posted_signal") if r["expires_at"] > t.now}
+    return sorted(found for found in keys if found > (namespace, name, key))[:most]
+
+
+@model
+def offer_posted(
+    t: Transaction, namespaces: list[str], names: list[str], keys: list[str], most: int
+) -> list[tuple[Any, ...]]:
+    """The two unique indexes, told as a lock on the posted signal; whoever waited for it looks again."""
+    offers: list[tuple[bytes, tuple[Any, ...], bool]] = []
+    signals = [row for _, row in t.rows("signal") if row.get("posted_id")]
+    for namespace, name, key in sorted(set(zip(namespaces, names, keys, strict=True))):
+        posted = sorted(
+            (row["sent_at"], id_, row) for (id_,), row in t.rows("posted_signal")
+            if (row["namespace"], row["name"], row["key"]) == (namespace, name, key) and row["expires_at"] > t.now
+        )  # fmt: skip
+        waits = sorted(
+            (row["began_at"], place, row) for place, row in t.rows("signal_wait")
+            if (row["name"], row["key"]) == (name, key) and not any(
+                (s["run_id"], s["offered_task"], s["offered_token"], s["status"]) == (*place, row["token"], "sent")
+                for s in signals)
+        )  # fmt: skip
+        free = [
+            id_ for _, id_, row in posted if row["taken_as"] is None and not any(
+                s["posted_id"] == id_ and s["is_exclusive"] and s["status"] in ("sent", "taken") for s in signals)
+        ]  # fmt: skip
+        firsts = [(*place, row["token"]) for _, place, row in waits if row["delivery"] == "first"]
+        offers += [(id_, wait, True) for id_, wait in zip(free, firsts, strict=False)]
+        for wait in ((*place, row["token"]) for _, place, row in waits if row["delivery"] == "all"):
+            heard = {s["posted_id"] for s in signals if (s["run_id"], s["offered_task"], s["offered_token"]) == wait}
+            offers += [(id_, wait, False) for _, id_, _ in posted if id_ not in heard][:1]
+    return [_offer(t, *offer) for offer in sorted(offers)[:most]]
+
+
+def _offer(t: Transaction, posted_id: bytes, wait: tuple[Any, ...], is_exclusive: bool) -> tuple[Any, ...]:
+    t.lock("posted_signal", (posted_id,))
+    run_id, task, token = wait
+    posted, signal_id = t.get("posted_signal", posted_id), UUID(int=sim().random.getrandbits(128), version=4)
+    content = {name: (posted or {})[name] for name in ("name", "key", "data", "actor", "sent_at")}
+    offered = {"posted_id": posted_id, "is_exclusive": is_exclusive, "offered_task": task, "offered_token": token}
+    new = {"sender_id": None, "status": "sent", "task": None, "token": None, "reason": None}
+    t.put("signal", (signal_id.bytes,), {**content, **offered, **new, "run_id": run_id})
+    _new_request(t, signal_id, UUID(bytes=run_id), "signalled", "{}", content["actor"])
+    return signal_id, UUID(bytes=run_id)
+
+
+@model
 def load_unapplied_signals(t: Transaction, ids: list[UUID]) -> list[tuple[Any, ...]]:
     named = [t.get("signal", signal_id.bytes) for signal_id in ids]
     runs = {row["run_id"] for row in named if row is not None}
     waiting = {UUID(bytes=key[0]) for key, row in t.rows("inbox") if row["applied_at"] is None}
     found = _signals(t, lambda row: row["run_id"] in runs)
-    return [_loaded_signal(id_, row) for id_, row in found if id_ in waiting]
+    return [
+        (*_loaded_signal(id_, row), row.get("offered_task"), row.get("offered_token") or 0)
+        for id_, row in found
+        if id_ in waiting
+    ]
 
 
 @model
@@ -777,8 +860,8 @@ def _nothing(t: Transaction, *_: Any, **__: Any) -> list[tuple[Any, ...]]:
 
 
 _FIND_NOTHING: Final = (
-    "purge_answers", "purge_sessions", "purge_inbox", "set_config", "claim_bulk_replay", "next_step",
-    "list_unread_records",
+    "purge_answers", "purge_sessions", "purge_inbox", "purge_posted_signals", "set_config", "claim_bulk_replay",
+    "next_step", "list_unread_records",
 )  # fmt: skip
 """What nothing here is made for: retention, replays of dead letters in bulk."""
 MODELS.update(dict.fromkeys(_FIND_NOTHING, _nothing))

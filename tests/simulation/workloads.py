@@ -19,6 +19,7 @@ from headrace.messages import effect_key
 from headrace.registry import Registry
 from state.control import pause_run, resume_run, terminate_run
 from state.decisions import cancel_run, decide_approval, resolve_task
+from state.posted_signals import post_signal
 from state.signals import Message, send_signal
 from state.starts import start_run
 from state.store import Store
@@ -86,7 +87,9 @@ WORKFLOWS: Final[dict[str, dict[str, Any]]] = {
             "a": _step(),
             "news": {"needs": "a", "signal": {"name": "news", "timeout": "3s", "on_timeout": "complete"}},
             "more": {"needs": "a", "signal": {"name": "news", "key": "k", "timeout": "4s", "on_timeout": "complete"}},
-            "b": _step("news", "more"),
+            "all": {"needs": "a", "signal": {"name": "news", "key": "k", "timeout": "2s", "on_timeout": "complete",
+                                             "delivery": "all"}},
+            "b": _step("news", "more", "all"),
         }
     },
     "impatient": {"tasks": {"a": _step(timeout="1s"), "b": _step("a", timeout="1s")}},
@@ -207,6 +210,7 @@ class Client:
             await self._approve(run_id)
         if workflow == "told":
             await self._signal(run_id)
+            await self._post(key)
         self.busy -= 1
 
     async def _start(self, key: str, workflow: str, given: bytes) -> str:
@@ -259,6 +263,21 @@ class Client:
             if len(ids) > 1:
                 self.conflicts.append(f"signal {number} of run {run_id[-6:]} was stored as {sorted(ids)}")
             self.signals.setdefault(run_id, []).extend(ids)
+
+    async def _post(self, key: str) -> None:
+        """For whoever waits, in this run or another, now or in a while; some twice."""
+        random = sim().random
+        for number in range(random.randint(0, 3)):
+            await asyncio.sleep(random.random() * random.choice([0.0, 1.0]))
+            message = Message("news", b'{"posted":%d}' % number, "k", f"{key}-{number}")
+            keep = random.choice([0.0, 2.0, 30.0])
+
+            async def post(connection: Any, message: Message = message, keep: float = keep) -> Any:
+                return (await post_signal(connection, self._store, message, keep_seconds=keep, actor="client"))[0]
+
+            told = await asyncio.gather(*(self._until_told(post) for _ in range(random.choice([1, 1, 2]))))
+            if len({row.posted_id for row in told}) > 1:
+                self.conflicts.append(f"signal {key}-{number} was posted as {[str(row.posted_id) for row in told]}")
 
     async def _send(self, run_id: str, message: Message, connection: Any) -> Any:
         with suppress(ConflictError, NotFoundError):

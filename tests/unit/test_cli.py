@@ -132,6 +132,7 @@ ASKING = [
     ["skip", RUN_ID, "greet"],
     ["signal", RUN_ID, "paid"],
     ["signals", RUN_ID],
+    ["post", "paid", "--key", "o-1"],
     ["approvals"],
     ["approve", RUN_ID],
     ["reject", RUN_ID],
@@ -508,6 +509,20 @@ def test_signal_sends_its_data_and_only_what_was_given(api: FakeApi) -> None:
     assert api.body() == {"name": "paid", "key": "o-1", "data": {"sum": 3}}
     assert headrace("signal", RUN_ID, "paid", "--id", "evt-1").exit_code == 0
     assert api.body() == {"name": "paid", "id": "evt-1", "data": None}
+
+
+def test_post_says_to_whom_a_signal_was_offered(api: FakeApi) -> None:
+    posted = {"signal_id": "s", "name": "paid", "key": "o-1", "status": "open", "offers": []}
+    api.answers["POST /signals"] = httpx.Response(201, json=posted)
+    result = headrace("post", "paid", "--key", "o-1", "--data", "3", "--keep", "2h")
+    assert (result.exit_code, result.stdout) == (0, "signal paid for o-1 is stored: nobody waits for it yet\n")
+    assert api.body() == {"name": "paid", "key": "o-1", "keep": "2h", "data": 3}
+    posted["offers"] = [{"run_id": RUN_ID, "task": "wait", "status": "sent"}]
+    api.answers["POST /signals"] = httpx.Response(200, json=posted)
+    result = headrace("post", "paid", "--key", "o-1", "--id", "evt-1")
+    assert "offered to " in result.stdout
+    assert "wait" in result.stdout
+    assert headrace("post", "paid").exit_code == 2
 
 
 def test_signals_say_what_became_of_them(api: FakeApi) -> None:

@@ -284,6 +284,8 @@ FAULTS = [
     (tasks("a: { signal: { name: s, timeout: 0 } }"), "tasks.a.signal.timeout", 3, "longer than 0s"),
     (tasks("a: { signal: { name: s, on_timeout: complete } }"), "tasks.a.signal", 3, "`on_timeout` needs a `timeout`"),
     (tasks("a: { signal: { name: s, on_timeout: skip } }"), "tasks.a.signal.on_timeout", 3, "'fail' or 'complete'"),
+    (tasks("a: { signal: { name: s, delivery: all } }"), "tasks.a.signal", 3, "`delivery` needs a `key`"),
+    (tasks("a: { signal: { name: s, key: k, delivery: some } }"), "tasks.a.signal.delivery", 3, "'first' or 'all'"),
     (tasks("a: { signal: s, run: r }"), "tasks.a", 3, "a `signal` does nothing else: leave out run"),
     (tasks("a: { signal: s, timeout: 3s }"), "tasks.a", 3, "the time-out of a signal is `signal: {timeout: …}`"),
     (tasks("a: { signal: s, wait: { for: 3d } }"), "tasks.a", 3, "a `wait` does nothing else: leave out signal"),
@@ -607,7 +609,7 @@ WAITS = [
 
 SIGNALS: list[Any] = [
     "paid",
-    {"name": "paid", "key": "order-${{ input.order }}", "timeout": "72h"},
+    {"name": "paid", "key": "order-${{ input.order }}", "timeout": "72h", "delivery": "all"},
     {"name": "a.b-c", "timeout": "${{ input.delay }}", "on_timeout": "complete"},
 ]
 
@@ -888,7 +890,7 @@ def test_a_schema_that_never_ends_is_a_fault_and_not_a_crash() -> None:
 def test_the_examples_of_the_reference_page_run(tmp_path: Path) -> None:
     fences = re.findall(r"```(\w+)\n(.*?)```", DOCS.read_text(), re.DOTALL)
     workflows = [parse(text) for kind, text in fences if kind == "yaml"]
-    assert [workflow.name for workflow in workflows] == ["orders", "refunds", "follow-up", "invoices"]
+    assert [workflow.name for workflow in workflows] == ["orders", "refunds", "follow-up", "invoices", "orders-paid"]
     assert list(workflows[0].tasks) == ["validate", "charge", "release", "ship"]
     script = tmp_path / "examples.py"
     script.write_text("\n".join(text for kind, text in fences if kind == "python"))

@@ -294,6 +294,33 @@ def test_a_cancel_ends_the_items_and_begins_no_more():
     assert not trial.succeed("map.1")
 
 
+def test_a_paused_run_begins_no_items_and_goes_on_with_them():
+    trial = mapped(list(range(4)), task("beside"), max_parallel=2)
+    assert trial.pause()
+    assert trial.succeed("map.0", b"0")
+    assert trial.items("map") == ["completed", "queued", "pending"], "the next one is withheld"
+    trial.restart()
+    assert trial.fail("map.1", HOPELESS)
+    assert trial.states["map"] == "failed"
+    assert trial.replay("map.1")
+    trial.restart()
+    assert trial.items("map") == ["completed", "pending", "pending"]
+    assert trial.resume()
+    for item in (1, 2, 3):
+        assert trial.succeed(f"map.{item}", b"%d" % item)
+    assert KeepOutput(1, b"[0,1,2,3]") in trial.told
+
+
+def test_an_approved_map_of_a_paused_run_begins_when_it_goes_on():
+    trial = mapped([1, 2], asks=True)
+    assert trial.pause()
+    assert trial.decide("map", "approved", "ada")
+    assert (trial.states["map"], trial.items("map")) == ("pending", [])
+    trial.restart()
+    assert trial.resume()
+    assert trial.items("map") == ["queued", "queued"]
+
+
 def test_an_approval_is_asked_once_before_the_list_is_read():
     trial = mapped([1, 2], asks=True)
     assert (trial.states["map"], trial.items("map")) == ("waiting", [])

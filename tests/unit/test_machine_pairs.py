@@ -238,6 +238,7 @@ OF_A_TASK: dict[str, Callable[[int, int], MachineEvent]] = {
     "it_did_not": lambda task, token: Resolved(task, token, "did_not_happen", by="ada"),
     "it_shall_fail": lambda task, token: Resolved(task, token, "fail", by="ada"),
 }
+OF_A_TASK["offered"] = lambda task, token: Signalled("signal-1", "news", b"7", None, "ada", START, task, token)
 OF_A_RUN: dict[str, MachineEvent] = {
     "signalled": Signalled("signal-1", "news", b"7", None, "ada", START),
     "other_signal": Signalled("signal-1", "olds", b"7", None, "ada", START),
@@ -285,6 +286,7 @@ replayed_edited  .          .          .          .          .          .       
 it_happened      .          .          .          .          .          .          .          .        .         .        .
 it_did_not       .          .          .          .          .          .          .          .        .         .        .
 it_shall_fail    .          .          .          .          .          .          .          .        .         .        .
+offered          .          .          .          .          .          .          .          .        .         .        .
 signalled        =          =          =          =          =          =          =          =        =         =        .
 other_signal     =          =          =          =          =          =          =          =        =         =        .
 cancelled        cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =          =        =         =        .
@@ -325,6 +327,7 @@ replayed_edited  .          .          .          .          .          .       
 it_happened      .          .          .          .          .          .          completed  .          .          .          .
 it_did_not       .          .          .          .          .          .          queued     .          .          .          .
 it_shall_fail    .          .          .          .          .          .          failed     .          .          .          .
+offered          .          .          .          .          .          .          .          .          completed  completed  .
 signalled        =          =          =          =          =          =          =          =          completed  completed  =
 other_signal     =          =          =          =          =          =          =          =          =          =          =
 cancelled        cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =
@@ -578,6 +581,8 @@ ASKED_FOR: dict[tuple[str, str], Told] = {
     ("listening", "signalled"): (0, 1, None, {"after": "queued"}, [CLEAR, DEAF, TakeSignal("signal-1", 1, 1), ONWARD]),
     ("listening", "wait_due"): (0, 1, None, {"after": "skipped"}, [CLEAR, DEAF, BuryTask(SUBJECT, 1, 0, NO_NEWS)]),
     ("listening", "cancelled"): (0, 1, None, ALL_CANCELLED, [DEAF, CLEAR, *END_OF_RUN]),
+    ("listening", "offered"): (0, 1, None, {"after": "queued"}, [CLEAR, DEAF, TakeSignal("signal-1", 1, 1), ONWARD]),
+    ("or_none", "offered"): (0, 1, None, {"after": "queued"}, [CLEAR, DEAF, TakeSignal("signal-1", 1, 1), ONWARD]),
     ("or_none", "signalled"): (0, 1, None, {"after": "queued"}, [CLEAR, DEAF, TakeSignal("signal-1", 1, 1), ONWARD]),
     ("or_none", "wait_due"): (0, 1, None, {"after": "queued"}, [CLEAR, DEAF, ONWARD]),
     ("or_none", "cancelled"): (0, 1, None, ALL_CANCELLED, [DEAF, CLEAR, *END_OF_RUN]),

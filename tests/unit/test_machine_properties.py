@@ -513,6 +513,8 @@ class Runs(RuleBasedStateMachine):
                 return Due(task, token, NONCE, "backoff")
             case 11 | 12:
                 return Due(task, token, NONCE, ("timeout", "wait")[choice % 2])
+            case 15:
+                return Signalled(f"signal-{choice}", SIGNALS[choice % 6][0], b"7", None, "ada", START, task, token)
             case 13 | 14:
                 return Resolved(task, token, ("happened", "did_not_happen", "fail")[choice % 3], OUTPUTS[0])
             case 15:

@@ -14,6 +14,7 @@ from headrace.machine import (
     Listen,
     RunStatus,
     SetTimer,
+    Signalled,
     StopListening,
     TakeSignal,
 )
@@ -209,6 +210,17 @@ def test_a_task_behind_a_false_condition_takes_no_signal():
     assert trial.succeed("before")
     assert trial.states["wait"] == "skipped"
     assert len(trial.run.signals) == 1
+
+
+def test_an_offer_is_for_one_wait_and_is_not_kept_for_another():
+    trial = Trial(*(task(name, run=None, signal=OR_NOT) for name in ("a", "b")))
+    assert not trial.tell(Signalled("signal-1", "paid", task=1, token=2))
+    assert trial.tell(Signalled("signal-2", "paid", task=1, token=1))
+    assert trial.states == {"a": "waiting", "b": "completed"}
+    assert not trial.tell(Signalled("signal-2", "paid", task=1, token=1))
+    assert not trial.tell(Signalled("signal-3", "paid", task=1, token=1)), "that wait is over"
+    assert trial.wait_for("a", "wait")
+    assert not trial.run.signals
 
 
 def test_a_run_that_stands_aside_takes_no_note_of_a_signal():

@@ -330,6 +330,26 @@ def test_a_signal_that_comes_early_is_kept_until_somebody_waits():
     ]  # fmt: skip
 
 
+def test_a_posted_signal_is_taken_by_the_first_that_waits_and_heard_by_all_that_listen():
+    made = harness(
+        """
+  start: { wait: { for: 1h } }
+  take: { needs: start, signal: { name: paid, key: "${{ input.id }}" } }
+  hear: { needs: start, signal: { name: paid, key: "${{ input.id }}", delivery: all } }
+"""
+    )
+    first, second, other = (made.start({"id": id}) for id in ("o-1", "o-1", "o-2"))
+    made.post("paid", "o-1", {"sum": 3}, by="bank")
+    made.run_until_idle()
+    assert [run.tasks["take"] for run in (first, second, other)] == ["completed", "waiting", "waiting"]
+    assert [run.tasks["hear"] for run in (first, second, other)] == ["completed", "completed", "waiting"]
+    assert (first.outputs["take"]["data"], first.outputs["take"]["by"]) == ({"sum": 3}, "bank")
+    made.post("paid", "o-2")
+    assert [run.status for run in (first, second, other)] == ["completed", "waiting", "completed"]
+    made.post("paid", "o-1")
+    assert second.status == "completed"
+
+
 def test_a_signal_that_no_task_waits_for_is_refused():
     run = harness("  a: { signal: paid }").start()
     with pytest.raises(NotFoundError, match=r"no task of workflow w waits for signal 'payed'; its tasks wait for paid"):

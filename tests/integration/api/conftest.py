@@ -106,7 +106,9 @@ class Engine:
 
     def _signal(self, signal_id: Any) -> Signalled:
         row = self.connection.execute(
-            "SELECT signal_id, name, key, data::text, actor, 0 FROM signal WHERE signal_id = %s", (signal_id,)
+            "SELECT signal_id, name, key, data::text, actor, 0, offered_task, coalesce(offered_token, 0) "
+            "FROM signal WHERE signal_id = %s",
+            (signal_id,),
         ).fetchone()
         assert row is not None
         return signal_of(*row)

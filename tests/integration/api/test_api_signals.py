@@ -1,5 +1,7 @@
 """Signals over HTTP: stored once, listed with what became of them, refused where nobody will ever take them."""
 
+import json
+
 import pytest
 
 INVOICES = """
@@ -61,6 +63,47 @@ async def test_early_signals_are_kept_and_listed_page_by_page_in_order(api, run_
     engine.complete(run_id, "send")
     items = (await api.read(f"/runs/{run_id}/signals"))["items"]
     assert [item["status"] for item in items] == ["taken"] + ["kept"] * 4
+
+
+async def test_a_signal_is_posted_for_whoever_waits_and_says_to_whom_it_came(api, run_id, engine):
+    body = {"name": "payment.received", "key": "i-1", "data": {"sum": 3}, "id": "evt-1", "keep": "2h"}
+    first = (await api.post("/signals", json=body, headers={"Headrace-Actor": "bank"})).json()
+    assert (first["status"], first["offers"], first["actor"]) == ("open", [], "bank")
+    engine.complete(run_id, "send")
+    second = await api.post("/signals", json={**body, "id": "evt-2"})
+    assert second.status_code == 201
+    (offer,) = (await api.read(f"/signals/{first['signal_id']}"))["offers"]
+    assert (offer["run_id"], offer["task"], offer["status"]) == (run_id, "paid", "sent"), "the oldest first"
+    assert second.json()["offers"] == []
+    again = await api.post("/signals", json=body)
+    assert (again.status_code, again.json()["signal_id"]) == (200, first["signal_id"])
+    assert engine.apply_requests() == ["signalled"]
+    taken = await api.read(f"/signals/{first['signal_id']}")
+    assert (taken["status"], taken["offers"][0]["status"]) == ("taken", "taken")
+    assert (await api.read(f"/runs/{run_id}/signals"))["items"][0]["row_version"] == taken["offers"][0]["row_version"]
+    pages = await api.pages("/signals", limit=1)
+    assert [[item["signal_id"] for item in page] for page in pages] == [
+        [second.json()["signal_id"]],
+        [first["signal_id"]],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "path"),
+    [
+        ({"name": "n"}, 422, ""),
+        ({"name": "n", "key": ""}, 422, "key"),
+        ({"name": "n", "key": "k", "keep": "soon"}, 422, "keep"),
+        ({"name": "n", "key": "k", "keep": "31d"}, 422, "keep"),
+        ({"name": "n", "key": "k", "data": 1e400}, 422, ""),
+    ],
+)
+async def test_what_cannot_be_posted_is_refused_with_its_place(api, body, status, path):
+    content = json.dumps(body).replace("Infinity", "1e400")
+    answer = await api.post("/signals", content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == status, answer.text
+    assert answer.json()["errors"][0]["path"] in (path, "data")
+    assert (await api.get("/signals/01a2289f-ec84-73e0-907f-576654f809f9")).status_code == 404
 
 
 @pytest.mark.parametrize(
