@@ -134,11 +134,10 @@ def _pauses(facts: Facts) -> Iterator[Cause]:
     for pause in facts.pauses:
         who = (f" by {pause.actor}" if pause.actor else "") + (f": {pause.reason}" if pause.reason else "")
         what = f"The run is paused with its workflow {facts.plan.name}" if pause.of_workflow else "The run is paused"
-        name = f"--workflow {facts.plan.name}" if pause.of_workflow else str(facts.run_id)
-        path = f"/workflows/{facts.plan.name}" if pause.of_workflow else f"/runs/{facts.run_id}"
+        act = Act(f"headrace resume {facts.run_id}", f"POST /runs/{facts.run_id}/resume")
         yield Cause(
             Code.PAUSED, f"{what}{for_how_long(facts, pause.at)}{who}; {now}.", run_object(facts),
-            "Resumed: somebody lets it go on", pause.at, acts=[Act(f"headrace resume {name}", f"POST {path}/resume")],
+            "Resumed: somebody lets it go on", pause.at, acts=[] if pause.of_workflow else [act],
             tasks=[name_of(facts, index) for index in withheld[:NAMES_MAX]], tasks_total=len(withheld),
         )  # fmt: skip
 
