@@ -79,7 +79,7 @@ async def rerun_run(run_id: str, request: Request, wired: Wired) -> Response:
     """
     id_ = parse_id(run_id, "run")
     asked, content = await read(request, RerunBody)
-    given = None if isinstance(asked.input, msgspec.UnsetType) else check_payload(asked.input, "input")
+    given = None if isinstance(asked.input, msgspec.UnsetType) else check_payload(asked.input, "input", may_refer=True)
     if given is not None and len(asked.tasks) != 1:
         raise faulty("input", "name the one task that it is for in `tasks`")
     who = actor(request)

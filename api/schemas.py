@@ -244,7 +244,7 @@ class PostBody(msgspec.Struct, forbid_unknown_fields=True):
     name: WorkflowName
     key: Name
     """Whoever waits for this key may have it."""
-    data: msgspec.Raw = msgspec.Raw(b"null")
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """Any JSON."""
     id: Name | None = None
     """The sender's own name for it, such as the id of a CloudEvent: posted twice, it is one signal."""

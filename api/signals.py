@@ -46,7 +46,7 @@ async def send(run_id: str, request: Request, wired: Wired) -> Response:
     """
     id_ = parse_id(run_id, "run")
     asked, content = await read(request, SignalBody)
-    data = b"null" if isinstance(asked.data, msgspec.UnsetType) else check_payload(asked.data, "data")
+    data = _data(asked)
     who = actor(request)
 
     async def act(connection: Connection) -> Answer:
@@ -89,7 +89,7 @@ async def post(request: Request, wired: Wired) -> Response:
     201 for a new signal, 200 for one that was posted before under its `id`.
     """
     asked, content = await read(request, PostBody)
-    data, who, keep = check_payload(asked.data, "data"), actor(request), _keep_seconds(asked.keep)
+    data, who, keep = _data(asked), actor(request), _keep_seconds(asked.keep)
 
     async def act(connection: Connection) -> Answer:
         message = Message(asked.name, data, asked.key, asked.id)
@@ -119,6 +119,10 @@ async def get(signal_id: str, wired: Wired) -> Response:
         if row is None:
             raise NotFoundError(f"there is no posted signal {id_}", signal_id=str(id_))
         return reply(await _with_offers(wired, connection, row))
+
+
+def _data(asked: SignalBody | PostBody) -> bytes:
+    return b"null" if isinstance(asked.data, msgspec.UnsetType) else check_payload(asked.data, "data")
 
 
 def _keep_seconds(given: str | float) -> float:

@@ -890,7 +890,8 @@ def test_a_schema_that_never_ends_is_a_fault_and_not_a_crash() -> None:
 def test_the_examples_of_the_reference_page_run(tmp_path: Path) -> None:
     fences = re.findall(r"```(\w+)\n(.*?)```", DOCS.read_text(), re.DOTALL)
     workflows = [parse(text) for kind, text in fences if kind == "yaml"]
-    assert [workflow.name for workflow in workflows] == ["orders", "refunds", "follow-up", "invoices", "orders-paid"]
+    names = ["orders", "refunds", "documents", "follow-up", "invoices", "orders-paid"]
+    assert [workflow.name for workflow in workflows] == names
     assert list(workflows[0].tasks) == ["validate", "charge", "release", "ship"]
     script = tmp_path / "examples.py"
     script.write_text("\n".join(text for kind, text in fences if kind == "python"))

@@ -745,6 +745,54 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/signals": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List All
+         * @description What was posted for whoever waits, newest first.
+         */
+        get: operations["signals_list_all"];
+        put?: never;
+        /**
+         * Post
+         * @description Tell something to whoever waits for its name and key: tasks that wait now, and tasks that begin to wait before it
+         *     expires.
+         *
+         *     Of tasks with `delivery: first` one takes it, the one that has waited longest; all with `delivery: all` hear it.
+         *     201 for a new signal, 200 for one that was posted before under its `id`.
+         */
+        post: operations["signals_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/signals/{signal_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get
+         * @description One posted signal, and what came of it.
+         */
+        get: operations["signals_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/subscriptions": {
         parameters: {
             query?: never;
@@ -1488,6 +1536,16 @@ export interface components {
                 [key: string]: number;
             };
         };
+        /** Offer */
+        Offer: {
+            reason: string | null;
+            row_version: number | null;
+            run_id: string;
+            settled_at: string | null;
+            /** @enum {unknown} */
+            status: "refused" | "sent" | "taken";
+            task: string;
+        };
         /**
          * Overview
          * @description How everything stands; a few seconds old at most, and over the oldest 10,000 open runs.
@@ -1539,6 +1597,37 @@ export interface components {
             taken_at: string;
             topic: string;
             topic_id: string;
+        };
+        /** PostBody */
+        PostBody: {
+            data?: unknown;
+            /** @default null */
+            id: string | null;
+            /** @default 1d */
+            keep: string | number;
+            key: string;
+            name: string;
+        };
+        /** PostedSignal */
+        PostedSignal: {
+            actor: string;
+            data: unknown;
+            /** Format: date-time */
+            expires_at: string;
+            id: string | null;
+            key: string;
+            name: string;
+            offers?: components["schemas"]["Offer"][];
+            /** Format: date-time */
+            sent_at: string;
+            signal_id: string;
+            /** @enum {unknown} */
+            status: "expired" | "open" | "taken";
+        };
+        /** PostedSignalPage */
+        PostedSignalPage: {
+            items: components["schemas"]["PostedSignal"][];
+            next: string | null;
         };
         /**
          * Problem
@@ -5025,6 +5114,244 @@ export interface operations {
             };
             /** @description The body is neither JSON nor YAML */
             415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    signals_list_all: {
+        parameters: {
+            query?: {
+                /** @description Items on a page */
+                limit?: number;
+                /** @description `next` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description PostedSignalPage */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PostedSignalPage"];
+                };
+            };
+            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    signals_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record. */
+                "Headrace-Actor"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PostBody"];
+            };
+        };
+        responses: {
+            /** @description PostedSignal */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PostedSignal"];
+                };
+            };
+            /** @description PostedSignal */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PostedSignal"];
+                };
+            };
+            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    signals_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                signal_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description PostedSignal */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PostedSignal"];
+                };
+            };
+            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };
