@@ -319,7 +319,7 @@ class Task(msgspec.Struct):
     index: int
     """Position in the graph, from 0; of an item, that of its map."""
     run: str | None
-    """Name of the body; null for what is only an approval or a wait."""
+    """Name of the body; null for what is only an approval, a wait or a signal."""
     queue: str
     needs: list[str]
     status: TaskStatus
@@ -342,6 +342,8 @@ class Task(msgspec.Struct):
     """What its body last said by `ctx.heartbeat(details)`, or null."""
     items: ItemCounts | None
     """Of a map, once its list is known."""
+    signal: str | None
+    """The name of the signal that it waits for, if that is what it does."""
     input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """What its body is given, or the list of a map; only for a single task, once it was handed out."""
 

@@ -163,6 +163,7 @@ def _task(run_id: UUID, plan: Plan, place: int, row: TaskRow | None) -> Task:
         approval_id=str(row.approval_id) if row and row.approval_id else None,
         progress=raw(row.progress) if row else NULL,
         items=_counts(row) if row else None,
+        signal=None if spec.signal is None else spec.signal.name,
     )
 
 

@@ -75,7 +75,7 @@ class Task(msgspec.Struct, frozen=True):
     name: str
     status: str
     run: str | None = None
-    """Name of the body; None for what is only an approval or a wait."""
+    """Name of the body; None for what is only an approval, a wait or a signal."""
     queue: str = "default"
     needs: list[str] = []
     attempt: int = 0
@@ -90,6 +90,8 @@ class Task(msgspec.Struct, frozen=True):
     error: Any = None
     """{code, message, …}, or None."""
     approval_id: str | None = None
+    signal: str | None = None
+    """The name of the signal that it waits for, if that is what it does."""
     progress: Any = None
     """What its body last said by `ctx.heartbeat(details)`."""
     items: ItemCounts | None = None

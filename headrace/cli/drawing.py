@@ -149,6 +149,9 @@ def describe_task(task: Task) -> str:
         return f"{status}, {describe_items(task['items'])}"
     if status == "waiting" and task.get("approval_id"):
         return "waiting for approval"
+    if status == "waiting" and task.get("signal"):
+        until = f" until {task['due_at']}, {ago(task['due_at'])}" if task.get("due_at") else ""
+        return f"waiting for signal {task['signal']}{until}"
     if status == "waiting" and task.get("due_at"):
         return f"waiting until {task['due_at']}, {ago(task['due_at'])}"
     if status == "pending" and task.get("due_at") and attempt:

@@ -174,6 +174,11 @@ def durability(facts: Facts) -> Found:
         row = stored.get(entry["answer"]["signal_id"])
         if row is None or (row["run_id"], row["data"]) != (entry["run_id"], {"count": entry["count"]}):
             yield "an accepted signal is not there", f"{entry['run_id']} {entry['id']}"
+    posted = {row["posted_id"]: row for row in facts.dump.get("posted_signal", [])}
+    for entry in facts.calls("post", "OK"):
+        row = posted.get(entry["answer"]["signal_id"])
+        if row is None or (row["sender_id"], row["data"]) != (entry["id"], {"count": entry["count"]}):
+            yield "an accepted post is not there", entry["id"]
     for row in facts.dump["inbox"]:
         if row["applied_at"] is None and facts.runs[row["run_id"]]["status"] not in RUN_TERMINAL:
             yield "an accepted request was never applied", f"{row['inbox_id']} {row['kind']} {row['run_id']}"
@@ -623,6 +628,7 @@ def signals(facts: Facts) -> Found:
                 yield "a signal was taken by a task that does not say so", where
             if taken[key] > 1:
                 yield f"a task took {taken[key]} signals", facts.name(key)
+    yield from _posted(facts, rows)
     for key, task in facts.tasks.items():
         if task["status"] == "completed" and "signal" in facts.spec(key):
             yield from _heard(facts, key, task["output"] or {})
@@ -645,6 +651,17 @@ def _heard(facts: Facts, key: Key, output: Row) -> Found:
             yield "a wait for a signal timed out, and no timer was due", facts.name(key)
     elif known.get(output.get("signal_id"), {}).get("task") != key[1]:
         yield "a task says that it took a signal, and that does not say so", facts.name(key)
+
+
+def _posted(facts: Facts, rows: list[Row]) -> Found:
+    """A posted signal is taken by one, and says so; and nothing is posted for a task that waits for it."""
+    taken = Counter(row["posted_id"] for row in rows if row.get("is_exclusive") and row["status"] == "taken")
+    for posted in facts.dump.get("posted_signal", []):
+        if taken[posted["posted_id"]] != (posted["taken_as"] is not None):
+            yield f"a posted signal was taken {taken[posted['posted_id']]} times", posted["posted_id"]
+        for waits in facts.dump.get("signal_wait", []):
+            if posted["taken_as"] is None and (waits["name"], waits["key"]) == (posted["name"], posted["key"]):
+                yield "a task waits for what is posted and nobody has taken", f"{waits['run_id']} {waits['task']}"
 
 
 def _signal_order(facts: Facts, rows: dict[str, Row]) -> Found:

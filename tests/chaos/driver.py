@@ -136,6 +136,10 @@ class Driver:
             send = ("signal", "POST", f"/runs/{run_id}/signals", body if key is None else {**body, "key": key})
             times = 2 if self._draw.random() < 0.2 else 1
             await asyncio.gather(*(self.persist(*send, **facts) for _ in range(times)))
+            if self._draw.random() < 0.3:
+                id_ = f"post-{number}-{count}"
+                post = {"name": "chaos.news", "key": str(number), "id": id_, "data": {"count": count}}
+                await self.persist("post", "POST", "/signals", post, id=id_, count=count)
 
     # == people ========================================================================================================
     async def answer_questions(self) -> None:

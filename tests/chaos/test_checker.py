@@ -87,6 +87,7 @@ def good() -> Evidence:
         {"op": "replay", "dead_letter_id": "d1", **said},
         {"op": "discard", "dead_letter_id": "d2", **said},
         {"op": "cancel", "run_id": STOPPED, **said},
+        {"op": "post", "id": "post", "count": 1, "answer": {"signal_id": "p1"}, **said},
         *(_sent(f"s{count + 1}", count) for count in (0, 1, 2, 0)),
         {"op": "fault", "kind": "F01", "at": T0 + 1, "healed_at": T0 + 1.5, "fired": 1},
         {
@@ -120,9 +121,14 @@ def good() -> Evidence:
             {**_task(TOLD, 1, "completed", 0, 1), "output": {"outcome": "timed_out"}},
         ],
         "signal": [
-            _signal("s1", 0, "taken", task=0), _signal("s2", 1, "kept"), _signal("s3", 2, "refused", reason="ended"),
+            {**_signal("s5", 1, "refused", reason="over"), "posted_id": "p1", "is_exclusive": True},
+            {**_signal("s1", 0, "taken", task=0), "posted_id": "p1", "is_exclusive": True},
+            _signal("s2", 1, "kept"), _signal("s3", 2, "refused", reason="ended"),
         ],
         "signal_wait": [],
+        "posted_signal": [
+            {"posted_id": "p1", "sender_id": "post", "data": {"count": 1}, "name": "n", "key": "k", "taken_as": "s5"}
+        ],
         "attempt": [
             _attempt(LINEAR, 0, 1, "lost", 3, T0 + 1.5, error={"code": "WORKER_LOST"}),
             _attempt(LINEAR, 0, 2, "completed", 5, T0 + 2.5, output={"receipt": 1}),
@@ -229,6 +235,11 @@ def _resolve_twice(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]
     log += [{"op": "resolve", "at": T0, "done_at": T0, "outcome": "OK", "task_id": f"{CLAIMED}.a", "token": 1}] * 2
 
 
+def _wait_for_posted(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
+    dump["posted_signal"].append({**dump["posted_signal"][0], "posted_id": "p2", "taken_as": None})
+    dump["signal_wait"].append({"run_id": TOLD, "task": 1, "name": "n", "key": "k"})
+
+
 def _reorder(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
     _row(dump, "signal", signal_id="s1")["data"], _row(dump, "signal", signal_id="s2")["data"] = (
         {"count": 1},
@@ -279,6 +290,9 @@ SPOILED: list[tuple[str, str, Spoil]] = [
     ("I10b", "a task that took what it did not take", _set("signal", {"signal_id": "s1"}, status="kept", task=None)),
     ("I10b", "a time-out without a timer", _drop("history", run_id=TOLD, kind="due")),
     ("I10b", "a later signal first", _reorder),
+    ("I10b", "a posted signal taken twice", _set("signal", {"signal_id": "s5"}, status="taken", task=1)),
+    ("I10b", "a posted signal beside its waiter", _wait_for_posted),
+    ("I24", "an accepted post that is not there", _set("posted_signal", {}, sender_id="other")),
     ("I10b", "a wait that outlived its run", _add("signal_wait", {"run_id": TOLD, "name": "x", "key": None})),
     ("I11", "a takeover without a fault", _silence),
     ("I12", "a gap in the attempts", _set("attempt", {"run_id": FAILED, "attempt": 2}, attempt=5)),

@@ -21,6 +21,7 @@ from state.queries.signal import SignalRow, list_signals
 from state.requests import request
 from state.signals import Message, send_signal
 from state.store import Key
+from streams.sweeps import KEYS_MAX, Sweeps
 from tests.integration.test_run_agent import Engine
 
 PAID: dict[str, Any] = {
@@ -373,6 +374,25 @@ async def test_an_offer_is_for_its_wait_and_not_kept_for_another_of_the_run(post
     statuses = [(signal.status, signal.reason) for signal in await post.signals(run_id)]
     assert statuses == [("taken", None), ("refused", "the task to which it was offered no longer waited")]
     assert await post.posted(posted) == "open"
+    assert await post.wrong() == []
+
+
+async def test_a_sweep_finds_a_post_and_a_wait_that_did_not_see_each_other(post: Post):
+    """Both were committed at the same moment; and more is posted for others than one pass looks at."""
+    run_id = await post.waits()
+    missed = (
+        "INSERT INTO posted_signal (posted_id, name, key, data, expires_at) "
+        "SELECT gen_random_uuid(), 'paid', key, '1', now() + interval '1 h' FROM unnest(%s::text[]) AS key RETURNING 1"
+    )
+    post.query(missed, ["o-1", *(f"a-{number}" for number in range(KEYS_MAX))])
+    sweeps = Sweeps(post.store, post.plans, None, post.metrics)  # type: ignore[arg-type]
+    async with await psycopg.AsyncConnection.connect(post.dsn, autocommit=True) as connection:
+        assert [await sweeps._signals(connection) for _ in range(3)] == [0, 1, 0]
+        other = await post.waits("a-7")
+        sweeps.expect_signals({Key("default", "paid", "a-7")})
+        assert await sweeps._signals(connection) == 1, "whoever begins to wait need not wait for its turn"
+    await post.say_all()
+    assert [states(post, one)[1] for one in (run_id, other)] == ["completed", "completed"]
     assert await post.wrong() == []
 
 

@@ -511,6 +511,16 @@ def test_signal_sends_its_data_and_only_what_was_given(api: FakeApi) -> None:
     assert api.body() == {"name": "paid", "id": "evt-1", "data": None}
 
 
+def test_show_names_the_signal_that_a_task_waits_for(api: FakeApi) -> None:
+    api.answers[f"GET /runs/{RUN_ID}"] = httpx.Response(200, json=run_document("waiting"))
+    waits = task_document("paid", run=None, status="waiting", attempt=0, signal="payment.received")
+    api.answers[f"GET /runs/{RUN_ID}/tasks"] = items(waits)
+    assert "waiting for signal payment.received" in headrace("show", RUN_ID).stdout
+    waits["due_at"] = "2026-11-29T10:00:00Z"
+    api.answers[f"GET /runs/{RUN_ID}/tasks"] = items(waits)
+    assert "waiting for signal payment.received until 2026-11-29T10:00:00Z" in headrace("show", RUN_ID).stdout
+
+
 def test_post_says_to_whom_a_signal_was_offered(api: FakeApi) -> None:
     posted = {"signal_id": "s", "name": "paid", "key": "o-1", "status": "open", "offers": []}
     api.answers["POST /signals"] = httpx.Response(201, json=posted)

@@ -27,6 +27,7 @@ async def test_a_signal_is_stored_and_then_taken(api, run_id, engine):
         headers={"Headrace-Actor": "bank"},
     )
     signal = sent.json()
+    assert (await api.read(f"/tasks/{run_id}.paid"))["signal"] == "payment.received"
     assert (sent.status_code, signal["status"], signal["actor"], signal["data"]) == (201, "sent", "bank", {"sum": 3.5})
     assert engine.apply_requests() == ["signalled"]
     (taken,) = (await api.read(f"/runs/{run_id}/signals"))["items"]

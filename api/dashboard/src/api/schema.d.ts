@@ -1960,6 +1960,7 @@ export interface components {
             run: string | null;
             run_id: string;
             session_id: string | null;
+            signal: string | null;
             status: components["schemas"]["TaskStatus"];
             task_id: string;
             token: number;
