@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
 from typing import Any, Final
 from uuid import UUID
@@ -107,6 +108,28 @@ async def test_a_map_from_its_list_to_the_list_of_its_outputs(engine: Engine, da
         await other.lease()
         await other.apply(done(other, run_id, 2), other.succeeded(run_id, AFTER, output=b'"read"'))
         assert other.query("SELECT status::text, output::text FROM run") == [("completed", '{"read":"read"}')]
+        await all_is_well(other)
+    finally:
+        other.close()
+
+
+async def test_b30_a_join_fires_once_behind_thirty_items_in_any_order_some_twice_over_a_restart(
+    engine: Engine, database: str
+):
+    run_id = await begin(engine, 30)
+    order = random.Random(30).sample(range(30), 30)
+    first, rest = order[:17], order[17:]
+    await engine.apply(*(done(engine, run_id, item) for item in (*first, *first[:5])))
+    other = Engine(database, "two")
+    try:
+        await other.lease()
+        await other.apply(*(done(other, run_id, item) for item in (*first[3:9], *rest[:-1], *rest[:4])))
+        assert counters(other, run_id) == ("waiting", 30, 30, 29, 0)
+        await other.apply(done(other, run_id, rest[-1]), done(other, run_id, rest[-1]), done(other, run_id, first[0]))
+        assert counters(other, run_id) == ("completed", 30, 30, 30, 0)
+        after = "SELECT status::text, token FROM task WHERE run_id = %s AND task = 2"
+        assert other.query(after, run_id) == [("queued", 1)]
+        assert other.query("SELECT count(*) FROM attempt WHERE run_id = %s", run_id) == [(31,)]
         await all_is_well(other)
     finally:
         other.close()
