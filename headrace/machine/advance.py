@@ -779,7 +779,10 @@ def _has_heard(task: TaskState, signal: Signalled) -> bool:
     """Whether the task took it already: it comes twice."""
     if task.status is not _COMPLETED or task.output is None:
         return False
-    return _decode_heard(task.output).signal_id == signal.signal_id
+    try:
+        return _decode_heard(task.output).signal_id == signal.signal_id
+    except msgspec.DecodeError:  # a person gave it an output of another form
+        return False
 
 
 def _hear(run: RunState, draft: Transition, index: int, task: TaskState, signal: Signalled, ended: list[int]) -> None:

@@ -16,6 +16,7 @@ from headrace.machine import (
     SetTimer,
     Signalled,
     StopListening,
+    Supplied,
     TakeSignal,
 )
 from headrace.machine.plan import SignalPlan, WaitPlan
@@ -229,3 +230,12 @@ def test_a_run_that_stands_aside_takes_no_note_of_a_signal():
     assert not trial.signal("paid")
     assert trial.release()
     assert trial.signal("paid")
+
+
+@pytest.mark.parametrize("given", [b"7", b'"text"', b'{"outcome":3}', b"null"])
+def test_a_signal_for_a_task_that_a_person_gave_an_output_is_kept(given: bytes):
+    trial = waiting(PAID)
+    assert trial.tell(Supplied(1, 1, given, "they called", "ada"))
+    assert trial.states["wait"] == "completed"
+    assert trial.signal("paid")
+    assert KeepSignal("signal-1") in trial.told
