@@ -808,7 +808,7 @@ class TaskSpans(msgspec.Struct):
     name: str
     index: int
     kind: str
-    """body, approval or wait"""
+    """body, approval, wait, signal or map"""
     status: TaskStatus
     attempt: int
     token: int
@@ -818,6 +818,8 @@ class TaskSpans(msgspec.Struct):
     changed_at: Instant | None
     worker: str | None
     """Who runs it now."""
+    items: ItemCounts | None
+    """Of a map, once its list is known; its items are no tasks of the graph."""
     spans: list[Span]
     """The newest 100, in order."""
 

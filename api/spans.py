@@ -11,7 +11,7 @@ from api.identity import parse_id
 from api.openapi import answers
 from api.paging import ByInt, PageToken, parse, token
 from api.runs import find_run
-from api.schemas import Span, SpanPage, TaskSpans
+from api.schemas import ItemCounts, Span, SpanPage, TaskSpans
 from api.wiring import Wired
 from headrace.machine import TaskPlan, TaskStatus
 from state.queries.console import SpanRow, StandingRow, list_spans, list_standings, read_clock
@@ -53,7 +53,7 @@ def _task(spec: TaskPlan, row: StandingRow | None, spans: list[SpanRow]) -> Task
     return TaskSpans(
         name=spec.name,
         index=spec.index,
-        kind="body" if spec.run is not None else "approval" if spec.approval is not None else "wait",
+        kind=_kind(spec),
         status=TaskStatus(row.status) if row else TaskStatus.PENDING,
         attempt=row.attempt if row else 0,
         token=row.token if row else 0,
@@ -61,5 +61,22 @@ def _task(spec: TaskPlan, row: StandingRow | None, spans: list[SpanRow]) -> Task
         due_at=row.due_at if row else None,
         changed_at=row.changed_at if row else None,
         worker=row.worker if row else None,
+        items=_items(row) if row else None,
         spans=[Span(s.attempt, s.token, s.outcome, s.worker, s.started_at, s.finished_at, s.ended_at) for s in spans],
     )
+
+
+def _kind(spec: TaskPlan) -> str:
+    if spec.map is not None:
+        return "map"
+    if spec.signal is not None:
+        return "signal"
+    if spec.wait is not None:
+        return "wait"
+    return "approval" if spec.run is None else "body"
+
+
+def _items(row: StandingRow) -> ItemCounts | None:
+    if row.items is None:
+        return None
+    return ItemCounts(row.items, row.items_begun or 0, row.items_completed or 0, row.items_failed or 0)

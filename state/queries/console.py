@@ -39,6 +39,11 @@ class StandingRow(NamedTuple):
     changed_at: datetime
     session_id: UUID | None
     worker: str | None
+    items: int | None
+    """Of a map whose list is known."""
+    items_begun: int | None
+    items_completed: int | None
+    items_failed: int | None
 
 
 class QueueRow(NamedTuple):

@@ -12,7 +12,8 @@ ORDER BY task, token;
 
 -- name: list_standings
 -- How the tasks of one run stand, without payloads; those never touched have no row. A RUNNING one began when its hand-out was claimed.
-SELECT t.task, t.status::text, t.attempt, t.token, t.due_at, t.changed_at, t.session_id, s.worker
+SELECT t.task, t.status::text, t.attempt, t.token, t.due_at, t.changed_at, t.session_id, s.worker,
+       t.items, t.items_begun, t.items_completed, t.items_failed
 FROM task t LEFT JOIN worker_session s ON s.session_id = t.session_id
 WHERE t.run_id = %(run_id)s AND t.task >= %(first)s AND t.task < %(end)s
 ORDER BY t.task;

@@ -56,7 +56,15 @@ name: lonely
 tasks:
   wait: { run: shop.notify, queue: nobody }
 """
-WORKFLOWS = (ORDERS, RELEASE, PAYOUT, LONELY)
+IMPORT = """
+name: import
+tasks:
+  fetch: { run: shop.notify }
+  rows: { run: shop.row, needs: fetch, retry: 1, map: { over: "${{ input.rows }}", failures: collect } }
+  paid: { needs: rows, signal: payment.received }
+  done: { run: shop.notify, needs: paid }
+"""
+WORKFLOWS = (ORDERS, RELEASE, PAYOUT, LONELY, IMPORT)
 
 
 @headrace.task("shop.validate")
@@ -107,6 +115,13 @@ async def ship(order_id: str) -> dict[str, str]:
 @headrace.task("shop.notify")
 async def notify() -> str:
     return "sent"
+
+
+@headrace.task("shop.row")
+async def row(number: int) -> int:
+    if number % 10 == 7:
+        raise ValueError(f"row {number} has no price")
+    return number * 2
 
 
 @headrace.task("ci.build")

@@ -69,6 +69,22 @@ export function controlRun(run: Run, what: keyof typeof CONTROL): Act {
   };
 }
 
+export function signalRun(run: Run, signal: { name: string; key: string; data: unknown }, extra: Act["extra"], wrong?: string): Act {
+  const key = signal.key.trim();
+  return {
+    title: `Signal ${shortId(run.workflow, run.run_id)}`,
+    verb: "Send",
+    does: "signal",
+    will: ["The signal is stored when this is answered. A task that waits for it takes it, now or once it begins to wait.", "It is taken once."],
+    path: fill("/runs/{id}/signals", { id: run.run_id }),
+    body: () => ({ name: signal.name, data: signal.data, ...(key ? { key } : {}) }),
+    cli: () => `headrace signal ${run.run_id} ${signal.name} --data ${quote(JSON.stringify(signal.data))}${key ? ` --key ${quote(key)}` : ""}`,
+    extra,
+    wrong,
+    to: `/runs/${run.run_id}?tab=approvals`,
+  };
+}
+
 export function releaseRun(run: Run): Act {
   return {
     title: `Release ${shortId(run.workflow, run.run_id)}`,

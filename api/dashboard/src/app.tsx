@@ -131,7 +131,7 @@ function TopBar({ onPalette, onHelp, onActor }: { onPalette: () => void; onHelp:
   return (
     <header className="topbar">
       <span className="environment" title="Namespace and place of the API"><b>{overview.data?.namespace ?? "…"}</b><span className="faint host">{location.host}</span></span>
-      <button type="button" className="find" onClick={onPalette} aria-label="Go to anything, Ctrl+K">
+      <button type="button" className="find" onClick={onPalette} title="Go to a page, a workflow or a run">
         <Icon name="search" size={14} /><span className="find-word">Go to …</span><kbd>Ctrl K</kbd>
       </button>
       <span className="grow" />

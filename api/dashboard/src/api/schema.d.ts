@@ -1985,6 +1985,7 @@ export interface components {
             changed_at: string | null;
             due_at: string | null;
             index: number;
+            items: components["schemas"]["ItemCounts"] | null;
             kind: string;
             name: string;
             needs: number[];

@@ -5,7 +5,7 @@ import { get, parseJson, search, send, type Schemas } from "../api/client";
 import { shortId, useList } from "../api/hooks";
 import { go, Link, useParams, useTitle } from "../router";
 import { ActButton, ActDialog, type Act } from "../ui/act";
-import { UserFault } from "../ui/fault";
+import { errorLine, UserFault } from "../ui/fault";
 import { Icon } from "../ui/icons";
 import { Instant } from "../ui/instant";
 import { Difference, Payload, pretty } from "../ui/json";
@@ -109,7 +109,7 @@ function Letters({ query, fingerprint }: { query: Query; fingerprint: string }) 
     { id: "status", head: "Status", width: "124px", cell: (letter) => <Status of={letter.replay_outcome && letter.replay_outcome !== "pending" ? letter.replay_outcome : letter.status} /> },
     { id: "where", head: "Where", width: "minmax(150px, 1fr)", cell: (letter) => <b className="clip">{letter.kind === "task" ? where(letter) : `${letter.topic ?? ""} ${letter.partition ?? ""}/${letter.offset ?? ""}`}</b> },
     { id: "run", head: "Run", width: "minmax(120px, 1fr)", cell: (letter) => (letter.run_id ? <Link to={`/runs/${letter.run_id}${search({ task: letter.task })}`} className="link mono clip">{shortId(letter.workflow ?? "run", letter.run_id)}</Link> : <span className="faint">record</span>) },
-    { id: "reason", head: "Reason", width: "minmax(200px, 2fr)", cell: (letter) => <span className="clip muted">{letter.reason}</span> },
+    { id: "reason", head: "Reason", width: "minmax(200px, 2fr)", cell: (letter) => <span className="clip muted">{errorLine(letter.error) || letter.reason}</span> },
     { id: "at", head: "Set aside", width: "92px", cell: (letter) => <Instant at={letter.created_at} /> },
   ];
   return (

@@ -105,7 +105,7 @@ export function Segmented<T extends string>({ options, value, onChange, label }:
   return (
     <div className="segmented" role="group" aria-label={label}>
       {options.map((option) => (
-        <button key={option.value} type="button" aria-pressed={option.value === value} title={option.title} aria-label={option.title} onClick={() => onChange(option.value)}>
+        <button key={option.value} type="button" aria-pressed={option.value === value} title={option.title} aria-label={typeof option.word === "string" ? undefined : option.title} onClick={() => onChange(option.value)}>
           {option.word}
         </button>
       ))}
@@ -146,7 +146,7 @@ export function Failure({ error, retry }: { error: unknown; retry?: () => void }
 
 export function Loading({ rows = 6 }: { rows?: number }) {
   return (
-    <div className="loading" aria-busy="true" aria-label="Loading">
+    <div className="loading" role="status" aria-busy="true" aria-label="Loading">
       {Array.from({ length: rows }, (_, index) => (
         <div key={index} className="bone" />
       ))}
@@ -193,7 +193,10 @@ export function Dialog({ title, onClose, children, wide }: { title: ReactNode; o
   const id = useId();
   useEffect(() => {
     const dialog = box.current;
-    if (dialog && !dialog.open) dialog.showModal();
+    if (!dialog || dialog.open) return;
+    dialog.showModal();
+    // The browser would take the first thing that can be focused, which closes it.
+    dialog.querySelector<HTMLElement>("input, textarea, select, .button.primary")?.focus();
   }, []);
   return (
     <dialog

@@ -35,6 +35,11 @@ const LOOKS: Record<string, Look> = {
   discarded: { icon: "trash", word: "discarded", tone: "idle" },
   failed_again: { icon: "cross", word: "failed again", tone: "bad" },
   stopped: { icon: "stop", word: "stopped", tone: "idle" },
+  // signals
+  sent: { icon: "triggers", word: "sent", tone: "busy" },
+  kept: { icon: "clock", word: "kept", tone: "wait" },
+  taken: { icon: "check", word: "taken", tone: "ok" },
+  refused: { icon: "cross", word: "refused", tone: "bad" },
   // records
   started: { icon: "play", word: "started", tone: "ok" },
   duplicate: { icon: "copy", word: "duplicate", tone: "idle" },

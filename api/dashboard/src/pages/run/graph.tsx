@@ -9,6 +9,7 @@ import { Icon, type IconName } from "../../ui/icons";
 import { length } from "../../ui/instant";
 import { Failure, Loading } from "../../ui/parts";
 import { StatusDot, toneOf } from "../../ui/status";
+import { itemsWord } from "./items";
 import { layout, NODE, type Laid } from "./layout";
 import { bodyMs } from "./tasks";
 
@@ -18,6 +19,8 @@ interface Spec {
   join?: string | number;
   if?: string;
   approval?: { title?: string };
+  signal?: { name?: string } | string;
+  map?: unknown;
   wait?: { for?: string; until?: string };
   queue?: string;
 }
@@ -61,7 +64,7 @@ export function Graph({ id, definition, spans, selected, onSelect }: { id: strin
           name,
           status: task?.status ?? "",
           more: describe(spec, task),
-          icon: spec.approval ? "person" : spec.wait ? "clock" : null,
+          icon: spec.approval ? "person" : spec.wait ? "clock" : spec.signal ? "triggers" : spec.map ? "runs" : null,
           join: joinWord(spec),
           hasNeeds: Boolean(spec.needs?.length),
         },
@@ -109,7 +112,9 @@ export function Graph({ id, definition, spans, selected, onSelect }: { id: strin
 }
 
 function describe(spec: Spec, task: Schemas["TaskSpans"] | undefined): string {
-  const what = spec.wait ? (spec.wait.for ? `waits ${spec.wait.for}` : "waits until an instant") : spec.approval && !spec.run ? "approval" : (spec.run ?? "");
+  const signal = typeof spec.signal === "string" ? spec.signal : spec.signal?.name;
+  const what = signal ? `signal ${signal}` : spec.wait ? (spec.wait.for ? `waits ${spec.wait.for}` : "waits until an instant") : spec.approval && !spec.run ? "approval" : (spec.run ?? "");
+  if (task?.items) return itemsWord(task.items);
   if (!task?.token) return what;
   const took = bodyMs(task);
   const tries = task.attempt > 1 ? `, attempt ${task.attempt}` : "";

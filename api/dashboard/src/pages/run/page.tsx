@@ -45,7 +45,7 @@ export function RunPage({ params }: { params: Record<string, string> }) {
     { id: "tasks", word: "Tasks", count: total },
     { id: "history", word: "History", count: run.row_version },
     { id: "data", word: "Data" },
-    { id: "approvals", word: "Approvals" },
+    { id: "approvals", word: "Approvals and signals" },
     { id: "definition", word: "Definition" },
   ];
   return (
@@ -83,7 +83,7 @@ function RunHeader({ run }: { run: Schemas["Run"] }) {
         <Copy text={run.run_id} label="Copy run id" />
         <Status of={run.status} />
         <Progress counts={run.counts} />
-        <span className="grow" />
+        <span className="run-acts">
         {isPaused ? (
           <ActButton icon="play" act={() => controlRun(run, "resume")}>Resume …</ActButton>
         ) : (
@@ -92,6 +92,7 @@ function RunHeader({ run }: { run: Schemas["Run"] }) {
         <ActButton icon="alert" act={() => releaseRun(run)} why={run.status === "needs_attention" ? undefined : "only a run that needs attention is released"}>Release …</ActButton>
         <ActButton icon="cross" kind="danger" act={() => cancelRun(run)} why={ended}>Cancel …</ActButton>
         <ActButton icon="stop" kind="danger" act={() => controlRun(run, "terminate")} why={ended}>Terminate …</ActButton>
+        </span>
       </div>
       <dl className="run-facts">
         <Fact name="Workflow"><Link to={`/workflows/${run.workflow}?version=${run.version}`} className="link">{run.workflow} <span className="muted">v{run.version}</span></Link></Fact>

@@ -50,7 +50,7 @@ export function segmentsOf(tasks: TaskSpans[], begin: number, now: number): Segm
     for (const span of task.spans) {
       const began = span.started_at ? ms(span.started_at) : ms(span.ended_at);
       const over = span.finished_at ? ms(span.finished_at) : ms(span.ended_at);
-      if (began > at) add({ kind: last === "failed" ? "backoff" : task.kind === "approval" ? "waiting" : "queued", from: at, to: began });
+      if (began > at) add({ kind: last === "failed" ? "backoff" : "queued", from: at, to: began });
       add({ kind: span.outcome as Segment["kind"], from: began, to: Math.min(Math.max(over, began), ms(span.ended_at) + 1), attempt: span.attempt, worker: span.worker });
       at = Math.max(at, ms(span.ended_at));
       last = span.outcome;
@@ -66,7 +66,7 @@ export function segmentsOf(tasks: TaskSpans[], begin: number, now: number): Segm
         open("running", { attempt: task.attempt, worker: task.worker ?? undefined });
         break;
       case "waiting":
-        open(task.kind === "wait" ? "asleep" : "waiting");
+        open(task.kind === "wait" ? "asleep" : task.kind === "map" ? "running" : "waiting");
         break;
       case "pending":
         if (task.due_at && task.token) open("backoff");
@@ -76,7 +76,7 @@ export function segmentsOf(tasks: TaskSpans[], begin: number, now: number): Segm
         break;
       default:
         if (task.kind !== "body" || !task.spans.length) {
-          const kind = task.kind === "wait" ? "asleep" : task.kind === "approval" ? "waiting" : (task.status as Segment["kind"]);
+          const kind = task.kind === "wait" ? "asleep" : task.kind === "approval" || task.kind === "signal" ? "waiting" : task.kind === "map" ? (task.status as Segment["kind"]) : "queued";
           add({ kind, from: at, to: changed });
         }
     }

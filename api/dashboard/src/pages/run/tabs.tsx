@@ -10,6 +10,7 @@ import { Difference, download, Payload, pretty } from "../../ui/json";
 import { Button, Empty, Facts, Failure, Loading, Panel, Segmented } from "../../ui/parts";
 import { Status } from "../../ui/status";
 import { DataTable, type Column } from "../../ui/table";
+import { Signals } from "./signals";
 import { Resolve } from "./task_panel";
 
 type Run = Schemas["Run"];
@@ -136,9 +137,10 @@ export function ApprovalsTab({ run, spans }: { run: Run; spans: Spans | undefine
   if (tasks.error) return <Failure error={tasks.error} />;
   if (!tasks.data) return <Loading rows={3} />;
   const shown = tasks.data.filter(({ task, approval }) => approval || (task.status === "waiting" && task.error !== null));
-  if (!shown.length) return <Empty icon="person" title="Nobody has been asked anything yet.">{asked.length ? "A task with an approval asks when what it needs has ended." : "No task of this workflow asks for an approval."}</Empty>;
   return (
     <div className="scrolled columns">
+      {!shown.length && <Panel title="Approvals" className="span-2"><Empty icon="person" title="Nobody has been asked anything yet.">{asked.length ? "A task with an approval asks when what it needs has ended." : "No task of this workflow asks for an approval."}</Empty></Panel>}
+      <Signals run={run} />
       {shown.map(({ task, approval }) => (
         <Panel key={task.task_id} title={approval?.title || task.name} aside={<Status of={approval?.status ?? "parked"} />}>
           {approval ? (

@@ -11,6 +11,7 @@ import { UserFault } from "../../ui/fault";
 import { Icon } from "../../ui/icons";
 import { Elapsed, Instant } from "../../ui/instant";
 import { Difference, Payload, pretty } from "../../ui/json";
+import { Items, itemsWord } from "./items";
 import { Button, Facts, Failure, Field, Loading, Segmented } from "../../ui/parts";
 import { Status } from "../../ui/status";
 
@@ -34,7 +35,7 @@ export function TaskPanel({ run, name, onClose, onSelect }: { run: Schemas["Run"
             items={[
               ["Body", task.run ? <code>{task.run}</code> : <span className="muted">none: it only waits</span>],
               ["Queue", <Link to="/workers" className="link">{task.queue}</Link>],
-              ["Attempt", <span className="num">{task.attempt} of {task.attempts_max}</span>],
+              task.items ? ["Items", <span className="num">{itemsWord(task.items)}, {task.items.begun} begun</span>] : ["Attempt", <span className="num">{task.attempt} of {task.attempts_max}</span>],
               ["Token", <span className="num">{task.token}</span>],
               ["Needs", task.needs.length ? <span className="needs">{task.needs.map((need) => <button key={need} type="button" className="link" onClick={() => onSelect(need)}>{need}</button>)}</span> : <span className="faint">nothing</span>],
               ["Changed", <Instant at={task.changed_at} />],
@@ -44,6 +45,7 @@ export function TaskPanel({ run, name, onClose, onSelect }: { run: Schemas["Run"
           />
           {task.progress !== null && <Payload name="Progress, as its body last said" value={task.progress} />}
           {task.error !== null && task.status !== "completed" && <section><h3>Error</h3><UserFault value={task.error} /></section>}
+          {task.items && <Items runId={run.run_id} map={name} onSelect={onSelect} />}
           <Attempts attempts={attempts.data?.items ?? []} more={Boolean(attempts.data?.next)} />
           <section>
             <h3>Data</h3>

@@ -3,6 +3,7 @@ import { isTaskOver, type Spans } from "../../api/hooks";
 import { useParam } from "../../router";
 import { Instant, length } from "../../ui/instant";
 import { Status } from "../../ui/status";
+import { itemsWord } from "./items";
 import { DataTable, type Column } from "../../ui/table";
 
 type TaskSpans = Schemas["TaskSpans"];
@@ -11,13 +12,12 @@ type TaskSpans = Schemas["TaskSpans"];
 export const bodyMs = (task: TaskSpans): number =>
   task.spans.reduce((sum, span) => sum + (span.started_at && span.finished_at ? Date.parse(span.finished_at) - Date.parse(span.started_at) : 0), 0);
 
-const KINDS: Record<string, string> = { body: "task", approval: "approval", wait: "wait" };
 
 const COLUMNS: Column<TaskSpans>[] = [
   { id: "index", head: "#", width: "52px", right: true, cell: (task) => <span className="faint num">{task.index + 1}</span>, sort: (task) => task.index },
   { id: "name", head: "Task", width: "minmax(160px, 1.6fr)", cell: (task) => <b className="clip">{task.name}</b>, sort: (task) => task.name },
   { id: "status", head: "Status", width: "140px", cell: (task) => <Status of={task.status} />, sort: (task) => task.status },
-  { id: "kind", head: "Kind", width: "96px", cell: (task) => <span className="muted">{KINDS[task.kind]}</span>, sort: (task) => task.kind },
+  { id: "kind", head: "Kind", width: "130px", cell: (task) => <span className="muted">{task.items ? itemsWord(task.items) : task.kind === "body" ? "task" : task.kind}</span>, sort: (task) => task.kind },
   { id: "attempts", head: "Attempts", width: "92px", right: true, cell: (task) => <span className="num">{task.attempt}</span>, sort: (task) => task.attempt },
   { id: "body", head: "In bodies", width: "104px", right: true, cell: (task) => (task.spans.length ? <span className="num">{length(bodyMs(task))}</span> : <span className="faint">–</span>), sort: bodyMs },
   { id: "worker", head: "Worker", width: "minmax(110px, 1fr)", cell: (task) => <span className="muted clip">{task.worker ?? task.spans.at(-1)?.worker ?? ""}</span> },

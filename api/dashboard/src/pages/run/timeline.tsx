@@ -8,6 +8,7 @@ import { useParam } from "../../router";
 import { length, useNow } from "../../ui/instant";
 import { Button, Empty } from "../../ui/parts";
 import { StatusDot } from "../../ui/status";
+import { itemsWord } from "./items";
 import { axis, fold, segmentsOf, straight, type Scale, type Segment } from "./spans";
 
 const ROW = 28;
@@ -64,7 +65,7 @@ export function Timeline({ spans, run, selected, onSelect }: { spans: Spans; run
                   <span className="timeline-label" style={{ width: LABEL }}>
                     <StatusDot of={row.task.status} />
                     <span className="clip">{row.task.name}</span>
-                    {row.task.attempt > 1 && <span className="faint num">×{row.task.attempt}</span>}
+                    {row.task.items ? <span className="faint num">{itemsWord(row.task.items)}</span> : row.task.attempt > 1 && <span className="faint num">×{row.task.attempt}</span>}
                   </span>
                   <span className="timeline-bars">
                     {row.segments.map((segment, index) => <Bar key={index} segment={segment} scale={scale} />)}
@@ -88,7 +89,7 @@ const WORDS: Record<Segment["kind"], string> = {
   cancelled: "cancelled",
   returned: "handed back",
   backoff: "backing off",
-  waiting: "waits for a person",
+  waiting: "waits for somebody",
   asleep: "asleep",
   skipped: "skipped",
 };

@@ -1,0 +1,200 @@
+"""What is done in the console is done in the engine, and followed to its end."""
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.window import Console, Engine
+
+
+def tray(page: Page, text: str) -> None:
+    expect(page.locator(".tray")).to_contain_text(text)
+
+
+def test_approve_and_the_run_goes_on(console: Console, engine: Engine) -> None:
+    run_id, approval_id = engine.asking()
+    page = console.open(f"/approvals?id={approval_id}")
+    page.locator(".detail").get_by_role("button", name="Approve").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("It is decided once.")
+    expect(dialog.get_by_label("Reason or comment")).to_have_value("approve by console")
+    dialog.get_by_label("Reason or comment").fill("looked at the build")
+    dialog.get_by_text("The same from a terminal or a script").click()
+    expect(dialog).to_contain_text(f"headrace approve {run_id} --task ask")
+    console.shot("-dialog")
+    dialog.get_by_role("button", name="Approve", exact=True).click()
+    tray(page, "ask is completed")
+    approval = engine.get(f"/approvals/{approval_id}")
+    assert (approval["status"], approval["decided_by"], approval["comment"]) == (
+        "approved",
+        "console",
+        "looked at the build",
+    )
+
+
+def test_fix_a_copy_replay_it_and_see_that_it_helped(console: Console, engine: Engine) -> None:
+    run_id, letter_id = engine.failed_order("fix-me")
+    page = console.open(f"/runs/{run_id}")
+    page.locator(".banner").get_by_role("link", name="Edit a copy").click()
+    editor = page.get_by_label("Input of the task, as JSON")
+    editor.fill('{"order_id": "fix-me", "amount": 12.5, "seq": 9007199254740993}')
+    expect(page.get_by_role("group", name="What was changed")).to_contain_text("9007199254740993")
+    page.get_by_role("button", name="Replay the edited copy").click()
+    page.get_by_role("dialog").get_by_role("button", name="Replay", exact=True).click()
+    tray(page, "charge completed")
+    expect(page.locator(".notice")).to_contain_text("It helped: completed.")
+    letter = engine.get(f"/dead-letters/{letter_id}")
+    assert (letter["status"], letter["closed_by"], letter["replay_outcome"]) == ("replayed", "console", "completed")
+    given = engine.http.get(f"/tasks/{run_id}.charge").text
+    assert "9007199254740993" in given
+
+
+def test_a_replay_that_fails_again_is_not_called_repaired(console: Console, engine: Engine) -> None:
+    run_id, _ = engine.failed_order("hopeless")
+    page = console.open(f"/runs/{run_id}?task=charge")
+    page.get_by_role("complementary").get_by_role("button", name="Replay").click()
+    page.get_by_role("dialog").get_by_role("button", name="Replay", exact=True).click()
+    tray(page, "it failed again, as a new letter")
+    expect(page.locator(".tray-act.is-failed")).to_have_count(1)
+    assert len(engine.get("/dead-letters", run_id=run_id)["items"]) == 1
+
+
+def test_discard_needs_a_reason(console: Console, engine: Engine) -> None:
+    _, letter_id = engine.failed_order("give-up")
+    page = console.open(f"/dead-letters/{letter_id}")
+    page.get_by_role("button", name="Discard").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Reason").fill("")
+    expect(dialog.get_by_role("button", name="Discard", exact=True)).to_be_disabled()
+    dialog.get_by_label("Reason").fill("the customer left")
+    dialog.get_by_role("button", name="Discard", exact=True).click()
+    expect(page.locator(".notice")).to_contain_text("the customer left")
+    assert engine.get(f"/dead-letters/{letter_id}")["close_reason"] == "the customer left"
+
+
+def test_all_letters_of_a_cause_are_counted_before_they_are_replayed(console: Console, engine: Engine) -> None:
+    letters = [engine.failed_order(f"bulk-{number}")[1] for number in range(2)]
+    fingerprint = engine.get(f"/dead-letters/{letters[0]}")["fingerprint"]
+    count = len(engine.get("/dead-letters", fingerprint=fingerprint)["items"])
+    page = console.open(f"/dead-letters?tab=letters&fingerprint={fingerprint}")
+    page.get_by_role("button", name="Replay all").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text(f"Exactly the {count} letters")
+    expect(dialog.get_by_role("button", name=f"Replay {count}")).to_be_disabled()
+    dialog.get_by_label("to confirm").fill(str(count))
+    dialog.get_by_role("button", name=f"Replay {count}").click()
+    tray(page, f"{count} out, 0 left")
+    tray(page, f"{count} failed again")
+
+
+def test_a_run_started_from_the_form_is_watched_to_its_end(console: Console, engine: Engine) -> None:
+    page = console.open("/workflows/orders?tab=launch")
+    page.get_by_label("order_id").fill("from-the-form")
+    page.get_by_label("amount").fill("-5")
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page.locator(".field-error")).to_contain_text("minimum")
+    console.faults[:] = [fault for fault in console.faults if "422" not in fault]  # what was just shown
+    page.get_by_label("amount").fill("25")
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page.locator(".run-title [data-status=completed]")).to_be_visible()
+    expect(page.locator(".timeline-row[data-task=ship] .seg-completed")).to_have_count(1)
+    run_id = page.url.rpartition("/")[2]
+    run = engine.get(f"/runs/{run_id}")
+    assert (run["input"], run["output"]) == (
+        {"order_id": "from-the-form", "amount": 25},
+        {"parcel": "P-from-the-form"},
+    )
+
+
+def test_a_person_says_what_became_of_an_effect(console: Console, engine: Engine) -> None:
+    run_id = engine.start("payout", iban="DE03")
+    engine.until_status(run_id, "waiting")
+    page = console.open(f"/runs/{run_id}?task=transfer")
+    page.get_by_label("If it happened").fill('{"transfer": "T-1"}')
+    page.get_by_role("button", name="It happened").click()
+    page.get_by_role("dialog").get_by_role("button", name="It happened", exact=True).click()
+    tray(page, "transfer is completed")
+    assert engine.get(f"/tasks/{run_id}.transfer")["output"] == {"transfer": "T-1"}
+
+
+def test_a_signal_moves_what_waits_for_it(console: Console, engine: Engine) -> None:
+    run_id = engine.start("import", rows=[])
+    engine.until_status(run_id, "waiting")
+    page = console.open(f"/runs/{run_id}?tab=approvals")
+    page.get_by_label("Data, as JSON").fill('{"cents": 1250}')
+    page.get_by_role("button", name="Send the signal").click()
+    page.get_by_role("dialog").get_by_role("button", name="Send", exact=True).click()
+    expect(page.locator(".signals [data-status=taken]")).to_be_visible()
+    expect(page.locator(".run-title [data-status=completed]")).to_be_visible()
+    (signal,) = engine.get(f"/runs/{run_id}/signals")["items"]
+    assert (signal["name"], signal["data"], signal["actor"]) == ("payment.received", {"cents": 1250}, "console")
+
+
+def test_cancel_says_what_it_ends_and_can_be_done_once(console: Console, engine: Engine) -> None:
+    run_id = engine.start("lonely")
+    page = console.open(f"/runs/{run_id}")
+    button = page.get_by_role("button", name="Cancel …")
+    button.click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("1 open task ends as cancelled")
+    dialog.get_by_role("button", name="Cancel run").dblclick()
+    tray(page, "the run is cancelled")
+    expect(button).to_have_attribute("aria-disabled", "true")
+    expect(button).to_have_attribute("title", "the run is cancelled already")
+    kinds = [item["kind"] for item in engine.get(f"/runs/{run_id}/history")["items"]]
+    assert kinds.count("cancelled") == 1
+
+
+def test_new_runs_are_counted_and_rows_change_where_they_stand(console: Console, engine: Engine) -> None:
+    old = engine.start("lonely")
+    page = console.open("/runs?workflow=lonely")
+    first = page.locator(".table-row").first
+    expect(first).to_have_attribute("data-row", old)
+    new = engine.start("lonely")
+    expect(page.locator(".news-button")).to_contain_text("new run")
+    assert engine.http.post(f"/runs/{old}/cancel", json={}).is_success
+    expect(first.locator("[data-status=cancelled]")).to_be_visible()
+    expect(first).to_have_attribute("data-row", old)
+    page.locator(".news-button").click()
+    expect(page.locator(".table-row").first).to_have_attribute("data-row", new)
+
+
+CORPUS = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "<svg/onload=alert(1)>",
+    "javascript:alert(1)",
+    "{{constructor.constructor('alert(1)')()}}",
+    "</textarea><iframe srcdoc='<script>parent.alert(1)</script>'>",
+    "‮evil\u2066",
+)
+
+
+def test_what_users_write_is_only_ever_text(console: Console, engine: Engine) -> None:
+    evil = " ".join(CORPUS)
+    document = {
+        "name": "evil",
+        "description": evil,
+        "input": {"type": "object", "properties": {evil: {"type": "string", "title": evil, "description": evil}}},
+        "tasks": {
+            "ask": {"approval": {"title": evil[:200], "approvers": [evil[:200]]}},
+            "charge": {"run": "shop.charge", "with": {"order_id": evil, "amount": evil}},
+        },
+        "output": {"evil": "${{ input }}"},
+    }
+    answer = engine.http.post("/workflows", json=document)
+    assert answer.is_success, answer.text
+    run_id = engine.start("evil", **{evil: evil})
+    engine.until("the letter", lambda: engine.get("/dead-letters", run_id=run_id)["items"])
+    letter = engine.get("/dead-letters", run_id=run_id)["items"][0]
+    approval = next(each for each in engine.get("/approvals")["items"] if each["run_id"] == run_id)
+    assert engine.http.post(
+        f"/approvals/{approval['approval_id']}/approve",
+        json={"comment": evil},
+        headers={"Headrace-Actor": "<script>alert(1)</script>"},
+    ).is_success
+    pages = [f"/runs/{run_id}?tab={tab}&task=charge" for tab in ("timeline", "graph", "history", "data", "definition")]
+    pages += [f"/approvals?status=approved&id={approval['approval_id']}", f"/dead-letters/{letter['dead_letter_id']}"]
+    pages += ["/dead-letters?tab=letters", "/", "/workflows/evil?tab=launch", "/workflows/evil?tab=definition"]
+    for path in pages:
+        page = console.open(path)
+        expect(page.locator("main")).to_contain_text("alert(1)" if "timeline" not in path and path != "/" else "")
+        assert page.locator("main script, main iframe, main img, main a[href^='javascript:']").count() == 0

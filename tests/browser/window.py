@@ -1,0 +1,102 @@
+"""A window of the console, and the engine behind it."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+from playwright.sync_api import BrowserContext, Dialog, Page, expect
+
+from headrace.stack import Stack
+
+SHOTS: Final = Path(__file__).parent / "shots"
+WAIT_SECONDS: Final = 40.0
+"""For a fact, on a machine that is busy with other tests."""
+
+
+class Engine:
+    """A whole Headrace, and a caller of its API."""
+
+    def __init__(self, stack: Stack, http: httpx.Client) -> None:
+        self.stack, self.http = stack, http
+
+    def get(self, path: str, **query: Any) -> Any:
+        response = self.http.get(path, params=query)
+        assert response.is_success, response.text
+        return response.json()
+
+    def publish(self, text: str) -> None:
+        answer = self.http.post("/workflows", content=text, headers={"content-type": "application/yaml"})
+        assert answer.is_success, answer.text
+
+    def start(self, workflow: str, **input: Any) -> str:
+        answer = self.http.post(f"/workflows/{workflow}/runs", json={"input": input})
+        assert answer.is_success, answer.text
+        return str(answer.json()["run_id"])
+
+    def until(self, what: str, fact: Callable[[], Any]) -> Any:
+        """Wait for a fact and answer it."""
+        give_up_at = time.monotonic() + WAIT_SECONDS
+        while not (found := fact()):
+            assert time.monotonic() < give_up_at, f"waited {WAIT_SECONDS:g} s for {what}"
+            time.sleep(0.1)
+        return found
+
+    def until_status(self, run_id: str, status: str) -> None:
+        self.until(f"run {run_id} to be {status}", lambda: self.get(f"/runs/{run_id}")["status"] == status)
+
+    def failed_order(self, order_id: str) -> tuple[str, str]:
+        """A run that failed because the bank declined, and its dead letter."""
+        run_id = self.start("orders", order_id=order_id, amount=9000)
+        self.until_status(run_id, "failed")
+        letter = self.until("the letter", lambda: self.get("/dead-letters", run_id=run_id)["items"])[0]
+        return run_id, str(letter["dead_letter_id"])
+
+    def asking(self) -> tuple[str, str]:
+        """A run that waits for a decision, and the approval."""
+        run_id = self.start("release", ref="v2")
+        self.until_status(run_id, "waiting")
+        approvals = self.get("/approvals")["items"]
+        return run_id, next(each["approval_id"] for each in approvals if each["run_id"] == run_id)
+
+
+class Console:
+    """The console in one window, and what went wrong in it."""
+
+    def __init__(self, context: BrowserContext, engine: Engine, name: str) -> None:
+        self.page: Page = context.new_page()
+        self.faults: list[str] = []
+        self._base, self._name = engine.stack.api_url, name
+        self.page.on("console", lambda said: self._note(said.type in ("error", "warning"), f"console: {said.text}"))
+        self.page.on("pageerror", lambda error: self._note(True, f"error: {error}"))
+        self.page.on("dialog", self._refuse)
+        self.page.on("response", lambda got: self._note(got.status >= 400, f"{got.status} {got.url}"))
+        self.page.on("request", lambda sent: self._note(not sent.url.startswith((self._base, "data:")), sent.url))
+        # A page that is left, or a list whose filter changed, gives up what it asked for.
+        self.page.on(
+            "requestfailed",
+            lambda sent: self._note("ERR_ABORTED" not in (sent.failure or ""), f"failed: {sent.url} {sent.failure}"),
+        )
+
+    def _note(self, is_fault: bool, what: str) -> None:
+        if is_fault:
+            self.faults.append(what)
+
+    def _refuse(self, dialog: Dialog) -> None:
+        self._note(True, f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def open(self, path: str) -> Page:
+        """Open a page of the console, and wait until it shows what it is about."""
+        self.page.goto(f"{self._base}/console{path}")
+        self.settle()
+        return self.page
+
+    def settle(self) -> None:
+        expect(self.page.locator("main h1").first).to_be_visible()
+        expect(self.page.locator("main .bone")).to_have_count(0)
+
+    def shot(self, name: str = "") -> None:
+        SHOTS.mkdir(exist_ok=True)
+        self.page.screenshot(path=SHOTS / f"{self._name}{name}.png")
