@@ -20,6 +20,7 @@ import msgspec
 import psycopg
 
 from state.migrate import migrations
+from state.passes import SLOW_SWEEPS
 from state.queries.rows import Connection
 from state.settings import EngineSettings
 from state.sql import load
@@ -42,8 +43,6 @@ LATE_SECONDS: Final = 10.0
 """Timers, requests and dead sessions older than this should have been swept several times."""
 PASS_SECONDS_MAX: Final = 60.0
 """Every sweep passes within seconds."""
-SLOW_SWEEPS: Final = {"retention": 900.0, "objects": 3 * 3600.0}
-"""Other most seconds of those that have pauses of minutes between their passes."""
 FAILOVER_SECONDS: Final = 7 * 86_400.0
 """So long a failover that lost something counts as wrong: nobody should miss it, and nothing can undo it."""
 EXAMPLES_MAX: Final = 3

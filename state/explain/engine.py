@@ -7,6 +7,7 @@ from headrace.machine import RunStatus
 from state.explain.cause import Act, Cause, Code, Object
 from state.explain.facts import Facts
 from state.explain.words import DOCTOR, LATE_SECONDS, START_RELAY, ago, for_how_long, seconds_since
+from state.passes import SLOW_SWEEPS
 
 RELAY_SECONDS: Final = 10.0
 """The relay renews its row every second."""
@@ -15,12 +16,10 @@ LAG_BYTES: Final = 64 * 1024 * 1024
 """About a second of a saturated engine."""
 
 SWEEP_SECONDS: Final = 15.0
-"""In which every sweep, except the retention, has made several passes."""
+"""In which every sweep has made several passes, except the slow ones, which nothing waits for."""
 
 KAFKA_SWEEPS: Final = frozenset({"lost", "topics"})
 """The sweeps that ask Kafka; the others only need Postgres."""
-
-SLOW_SWEEPS: Final = frozenset({"retention"})
 
 
 def causes_in_engine(facts: Facts) -> list[Cause]:
