@@ -244,6 +244,9 @@ class Rows:
             match action:
                 case Dispatch():
                     self._dispatch(run, action)
+                case EndAttempt():
+                    ended.append(action.task)
+                    self._end_attempt(run, action, event)
                 case Grant():
                     granted = Granted(run.key.decode(), action.task, action.token, action.session)
                     self.control(run.key, granted)
@@ -254,9 +257,6 @@ class Rows:
                     self.add("park_tasks", run.run_id, action.task, action.token, run.namespace, error)
                 case Unpark():
                     self.add("unpark_tasks", run.run_id, action.task)
-                case EndAttempt():
-                    ended.append(action.task)
-                    self._end_attempt(run, action, event)
                 case SetTimer():
                     self.add("set_timers", run.run_id, action.task, action.token, action.kind, action.due_at)
                     if self.soonest is None or action.due_at < self.soonest:

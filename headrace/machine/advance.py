@@ -593,9 +593,10 @@ def _put(run: RunState, draft: Transition, index: int, task: TaskState) -> None:
     if index >= ITEMS_MAX:
         return _put_item(run, draft, index, before, task)
     counts = draft.counts
-    if before is not None and not before.is_untouched:
+    # Only what is PENDING can be untouched; asking the others costs a call for each.
+    if before is not None and (before.status is not _PENDING or not before.is_untouched):
         counts[before.status] -= 1
-    if not task.is_untouched:
+    if task.status is not _PENDING or not task.is_untouched:
         counts[task.status] = counts.get(task.status, 0) + 1
     draft.tasks[index] = task
 
@@ -829,7 +830,7 @@ def _render(plan: Plan, run: RunState, draft: Transition, index: int, task: Task
     spec = plan.at(index)
     if task.input is not None:
         return task.input
-    if is_item(index):
+    if index >= ITEMS_MAX:
         items = _counts(run, draft, task_of(index)).items
         return spec.render_item(run.input, _outputs(plan, run, draft), items, item_of(index) or 0)
     return run.input if spec.template is None else spec.template.render(run.input, _outputs(plan, run, draft))

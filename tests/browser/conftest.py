@@ -36,8 +36,9 @@ def chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(chromium: str) -> Generator[Browser]:
+    """Not for the session: while it is there, Playwright's event loop runs in this thread, and no other one can."""
     expect.set_options(timeout=WAIT_SECONDS * 1000)
     with sync_playwright() as playwright:
         # Its sandbox needs more than a container or root has; it only ever sees our own pages.
@@ -46,11 +47,11 @@ def browser(chromium: str) -> Generator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def engine(
     request: pytest.FixtureRequest, kafka: ApacheKafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Engine]:
-    """One for all tests of the browser: each makes runs of its own."""
+    """One for all tests of a module: each makes runs of its own."""
     prefix = f"t{time.time_ns():x}"
     with (
         Stack(
