@@ -105,6 +105,8 @@ class Told(NamedTuple):
 class Request(NamedTuple):
     """A row of `inbox`; decoded only where it is folded, so that a bad one concerns its own run."""
 
+    key: bytes
+    """Of the run that it was made to."""
     kind: str
     body: str
     actor: str
@@ -274,10 +276,10 @@ class RunAgent:
                 break
             if pause:
                 await asyncio.sleep(pause)
-            for inbox_id, _, kind, body, actor, applied in self._database.fetch(
+            for inbox_id, run_id, kind, body, actor, applied in self._database.fetch(
                 _SQL.text("load_inbox"), ([UUID(i) for i in wanted],)
             ):
-                found[str(inbox_id)] = Request(kind, body, actor, applied)
+                found[str(inbox_id)] = Request(str(run_id).encode(), kind, body, actor, applied)
             wanted -= found.keys()
         return found
 
@@ -290,9 +292,9 @@ class RunAgent:
         sent: dict[bytes, list[str]] = {}
         statement = _SQL.text("load_unapplied_signals")
         for run_id, *content in self._database.fetch(statement, ([UUID(inbox_id) for inbox_id in named],)):
-            signal = signal_of(*content)
-            sent.setdefault(str(run_id).encode(), []).append(signal.signal_id)
-            requests[signal.signal_id] = Request("signalled", "", signal.by, applied=False, signal=signal)
+            key, signal = str(run_id).encode(), signal_of(*content)
+            sent.setdefault(key, []).append(signal.signal_id)
+            requests[signal.signal_id] = Request(key, "signalled", "", signal.by, applied=False, signal=signal)
         ordered = []
         for one in told:
             if isinstance(one.event, Requested) and one.event.inbox in named:
@@ -394,8 +396,8 @@ class RunAgent:
 
     def _requested(self, run: StoredRun, inbox: str, requests: dict[str, Request], rows: Rows) -> MachineEvent | None:
         request = requests.get(inbox)
-        if request is None or request.applied:
-            return None
+        if request is None or request.applied or request.key != run.key:
+            return None  # one of another run, too: whoever can write to the topic may not move what was asked for
         if run.attention and request.kind not in HEARD_IN_ISOLATION:
             return None  # it stays in the inbox, and is said again once somebody has let the run go on
         rows.add("apply_inbox", UUID(inbox).bytes)

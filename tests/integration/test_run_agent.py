@@ -337,6 +337,16 @@ async def test_a_cancel_from_the_inbox_is_applied_once(engine: Engine):
     ]
 
 
+async def test_a_request_said_under_another_runs_key_moves_nobody_and_is_still_there(engine: Engine):
+    asked, other = await engine.start(), await engine.start()
+    async with await psycopg.AsyncConnection.connect(engine.dsn, autocommit=True) as connection:
+        inbox = await request(connection, engine.store, asked, "cancelled", {}, "ann")
+    await engine.apply((other, Requested(inbox)))
+    assert (engine.status(asked), engine.status(other)) == ("running", "running")
+    await engine.apply((asked, Requested(inbox)))
+    assert (engine.status(asked), engine.status(other)) == ("cancelled", "running")
+
+
 async def test_exhausted_retries_make_a_dead_letter_and_skip_what_needs_it(engine: Engine):
     run_id = await engine.start()
     await engine.apply(engine.failed(run_id))
