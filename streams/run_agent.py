@@ -191,10 +191,11 @@ class RunAgent:
         requests = await self._requests(told)
         at = self._clock.now()
         lost = self._of_lost_future(told) if self._timeline.epoch else []
+        refused = set(map(id, lost))
         ended, mapping = list[bytes](), set[bytes]()
         for one in await self._in_order(told, requests):
             run = self._cache.get(one.key)
-            if one in lost:
+            if id(one) in refused:
                 self._refuse_lost_future(one, rows)
             elif run is None:
                 self._leave(one, rows)
