@@ -43,7 +43,7 @@ PAGES = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def scene(engine: Engine) -> dict[str, str]:
     failed, letter = engine.failed_order("scene")
     asking, _ = engine.asking()

@@ -311,7 +311,7 @@ async def test_answers_match_the_schemas_they_are_documented_with(api, definitio
             jsonschema.Draft202012Validator(schema).validate(response.json())
             assert response.status_code == 200
             checked += 1
-    assert checked == 28
+    assert checked >= 32  # every one that reads, and more come
 
 
 # == the process =======================================================================================================
