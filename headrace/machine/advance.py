@@ -668,7 +668,10 @@ def _ready(
 def _begin_body(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:
     """Hand its body out. A rerun may find that it had its effect already: then its policy is asked first, as after an
     end that is ambiguous."""
-    if task.attempt and plan.tasks[index].effect != "idempotent":
+    effect = plan.tasks[index].effect
+    if task.attempt and effect != "idempotent":
+        if effect == "manual":  # a person may fail it: every dead letter of a task has a token of its own
+            task = msgspec.structs.replace(task, token=run.next_token(task))
         return _doubt(plan, run, draft, index, task, RERUN)
     _set_going(plan, run, draft, index, task, ended)
 
@@ -914,7 +917,8 @@ def _look_up(plan: Plan, run: RunState, draft: Transition, index: int, task: Tas
     try:
         given = _render(plan, run, draft, index, task)
     except PayloadError as e:
-        return _park(run, draft, index, task, error, f"; its lookup has no input: {e.message}")
+        unsent = msgspec.structs.replace(task, token=token)
+        return _park(run, draft, index, unsent, error, f"; its lookup has no input: {e.message}")
     queued = TaskState(
         _QUEUED, task.attempt, token, None, task.retries_from, task.input, error=error, lookups=number,
         vanished=task.vanished,

@@ -270,7 +270,18 @@ def test_an_effect_that_may_have_happened_goes_by_its_policy():
     assert park.error.message == f"attempt 1 may have had its effect: {RERUN.message}"
     asked.restart()
     assert asked.resolve("b", "did_not_happen")
-    assert asked.told[-1] == Dispatch(1, 2, 2, INPUT)
+    assert asked.told[-1] == Dispatch(1, 2, 3, INPUT)
+
+
+def test_a_person_who_fails_it_again_makes_a_dead_letter_of_its_own():
+    trial = done("a", "b", effect="manual")
+    letters = []
+    for _ in range(2):
+        assert rerun(trial, "a")
+        assert trial.succeed("a")
+        assert trial.resolve("b", "fail")
+        letters += [(action.task, action.token) for action in trial.told if isinstance(action, BuryTask)]
+    assert letters == [(1, 2), (1, 3)]
 
 
 def test_an_effect_that_did_not_happen_is_made_again_at_once():
