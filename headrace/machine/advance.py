@@ -416,7 +416,7 @@ def _reran(plan: Plan, run: RunState, event: Reran, at: int) -> Transition | Non
         task = draft.tasks[index]
         if isinstance(answer, Error):
             _skip(run, draft, index, task, answer, ended)
-        elif run.task(index).status is _FAILED:
+        elif run.task(index).status is _FAILED and not _was_refused(run.task(index)):
             _begin_again(plan, run, draft, index, task, ended, at)
         else:
             _ready(plan, run, draft, index, task, ended, at)
@@ -442,6 +442,11 @@ def choose_rerun(plan: Plan, run: RunState, tasks: Sequence[int]) -> list[int]:
             found += after if tasks else [each for each in after if _was_skipped_by_others(run.task(each))]
     has_begun_map = any(plan.tasks[index].map is not None and run.task(index).token for index in chosen)
     return [] if has_begun_map else sorted(chosen)
+
+
+def _was_refused(task: TaskState) -> bool:
+    """By its approval: it is asked again, also when bodies of it began before that question."""
+    return task.error is not None and task.error.code in ("REJECTED", "EXPIRED")
 
 
 def _was_skipped_by_others(task: TaskState) -> bool:

@@ -590,6 +590,8 @@ class Runs(RuleBasedStateMachine):
         self.run.apply(transition)
         for index, state in transition.tasks.items():
             self._check_step(event, index, before[index], state, transition)
+            if state.status is TaskStatus.COMPLETED:  # should it run again, its input is rendered anew
+                self.store.edited.pop(index, None)
         assert (transition.status in RUN_TERMINAL and (not was_terminal or isinstance(event, Reran))) == any(
             isinstance(action, Finish) for action in transition.actions
         )

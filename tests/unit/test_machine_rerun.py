@@ -313,6 +313,16 @@ def test_an_approval_before_an_effect_is_asked_for_before_its_policy():
     assert trial.told == [Dispatch(0, 1, 4, INPUT, lookup=True)]
 
 
+def test_a_rejected_task_is_asked_again_also_when_its_body_began_before():
+    trial = Trial(task("a", asks=True))
+    assert trial.decide("a", "approved")
+    assert trial.succeed("a")
+    assert rerun(trial, "a")
+    assert trial.decide("a", "rejected")
+    assert rerun(trial)
+    assert [type(action) for action in trial.told if isinstance(action, Ask | Dispatch)] == [Ask]
+
+
 def test_what_is_foreseen_is_what_happens():
     trial = Trial(
         task("plain"), task("looked", "plain", effect="reconcile"), task("asked", "looked", effect="manual"),
