@@ -416,7 +416,7 @@ def _reran(plan: Plan, run: RunState, event: Reran, at: int) -> Transition | Non
         task = draft.tasks[index]
         if isinstance(answer, Error):
             _skip(run, draft, index, task, answer, ended)
-        elif run.task(index).status is _FAILED and not _was_refused(run.task(index)):
+        elif run.task(index).status is _FAILED:
             _begin_again(plan, run, draft, index, task, ended, at)
         else:
             _ready(plan, run, draft, index, task, ended, at)
@@ -685,9 +685,10 @@ def _begin_again(
     plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int
 ) -> None:
     """An operator sends it out again: nothing asks its join or its condition, but its approval is not gone round."""
+    is_refused = _was_refused(run.task(index))
     if draft.control & PAUSES:
-        _withhold(run, draft, index, task, "again")
-    elif plan.at(index).approval is not None and not task.attempt:
+        _withhold(run, draft, index, task, "turn" if is_refused else "again")
+    elif plan.at(index).approval is not None and (is_refused or not task.attempt):
         _ask(run, draft, index, task)
     elif plan.at(index).wait is not None:
         _wait(plan, run, draft, index, task, ended, at)
@@ -821,7 +822,8 @@ def _hand_out(plan: Plan, run: RunState, draft: Transition, index: int, task: Ta
     letter of a task has its own, and the event that led here is stale when it comes again.
     """
     if draft.control & PAUSES:
-        return _withhold(run, draft, index, task, "body")
+        known = msgspec.structs.replace(task, error=None, lookups=0)  # a lookup that has answered is not asked again
+        return _withhold(run, draft, index, known, "body")
     token = run.next_token(task)
     try:
         given = _render(plan, run, draft, index, task)

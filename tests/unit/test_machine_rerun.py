@@ -323,6 +323,16 @@ def test_a_rejected_task_is_asked_again_also_when_its_body_began_before():
     assert [type(action) for action in trial.told if isinstance(action, Ask | Dispatch)] == [Ask]
 
 
+def test_a_lookup_that_answered_in_a_pause_is_not_asked_again():
+    trial = done("a", "b", effect="reconcile")
+    assert rerun(trial, "b")
+    assert trial.pause()
+    assert trial.look_up("b", happened=False)
+    trial.restart()
+    assert trial.resume()
+    assert trial.told == [Dispatch(1, 2, 3, INPUT)]
+
+
 def test_what_is_foreseen_is_what_happens():
     trial = Trial(
         task("plain"), task("looked", "plain", effect="reconcile"), task("asked", "looked", effect="manual"),
