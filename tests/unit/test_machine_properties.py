@@ -240,6 +240,8 @@ class Store:
     def hear(self, plan: Plan, before: TaskState, event: MachineEvent) -> None:
         """What an event that moves its run says of an effect. before: the task that it names."""
         match event:
+            case Replayed() if before.error is not None and before.error.code in ("REJECTED", "EXPIRED"):
+                pass  # it is asked again, and its policy after that: a rejection says nothing of an effect
             case Resolved() | Replayed() | Supplied():
                 self.in_doubt.discard(event.task)
                 if isinstance(event, Supplied):
