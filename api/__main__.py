@@ -4,6 +4,7 @@ Event streams end at once, so that their callers turn to another process; other 
 HEADRACE_API_DRAIN_SECONDS.
 """
 
+import asyncio
 import logging
 import signal
 import socket
@@ -13,10 +14,11 @@ from types import FrameType
 import structlog
 import uvicorn
 
+from api.access import check_exposure
 from api.app import create_app, read_settings
 from api.settings import ApiSettings
 from api.wiring import Wiring
-from headrace.errors import ConfigurationError
+from headrace.errors import HeadraceError
 
 
 class _Server(uvicorn.Server):
@@ -59,7 +61,8 @@ def main() -> None:
     try:
         settings = read_settings()
         app = create_app(settings)
-    except ConfigurationError as error:
+        asyncio.run(check_exposure(settings))  # uvicorn would say it with a traceback
+    except HeadraceError as error:
         sys.exit(f"{error.code} {error.message}")
     _configure_log(settings)
     wiring: Wiring = app.state.wiring

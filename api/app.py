@@ -6,34 +6,46 @@ uvicorn api.app:create_app --factory --timeout-graceful-shutdown 10        or   
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from pydantic import ValidationError
 
 from api import (
+    approval_links,
     approvals,
+    bulk,
     console,
     control,
     dead_letters,
+    delegations,
     errors,
     explain,
     health,
+    logs,
     objects,
     openapi,
     overview,
     parked_tasks,
+    pauses,
+    pools,
     records,
+    reference,
+    relations,
     runs,
+    sessions,
     signals,
     spans,
     stream,
     subscriptions,
     system,
     tasks,
+    tokens,
+    versions,
     workers,
     workflows,
 )
+from api.access import Gate, admit, check_exposure
 from api.backlog import Backlog
 from api.database import Database
 from api.feed import RunFeed
@@ -47,34 +59,76 @@ from headrace.errors import ConfigurationError
 from headrace.object_store import ObjectStore
 from state.plans import Plans
 from state.store import Store
+from state.tokens import Scope
 
 _ROUTERS = (
     workflows,
+    versions,
     runs,
+    relations,
     control,
     signals,
     tasks,
     objects,
     explain,
     approvals,
+    approval_links,
+    delegations,
     parked_tasks,
+    pauses,
+    bulk,
+    pools,
     dead_letters,
     workers,
     subscriptions,
     health,
     stream,
+    logs,
     spans,
     overview,
     records,
     system,
+    sessions,
+    tokens,
+    reference,
     console,
 )
+_OPEN: Final = frozenset(
+    {
+        health.health,  # says more to those it knows
+        health.metrics,  # asks who calls when others than this machine can
+        sessions.follow_code,
+        sessions.log_in,
+        approval_links.show,  # whoever has a link may, once: what is in it is its own proof
+        approval_links.decide,
+        console.root,
+        console.without_slash,
+        console.serve,  # the console's files; what it shows it has to ask for
+    }
+)
+"""The routes that anybody may call, whoever they are."""
+_SCOPES: Final = {
+    approvals.approve: Scope.APPROVE,
+    approvals.reject: Scope.APPROVE,
+    approvals.comment: Scope.APPROVE,
+    tasks.decide_task: Scope.APPROVE,
+    delegations.make: Scope.APPROVE,
+    delegations.end: Scope.APPROVE,
+    approval_links.make: Scope.ADMIN,  # whoever makes a link could decide by it as the one that it is for
+    tokens.create: Scope.ADMIN,
+    tokens.list_all: Scope.ADMIN,
+    tokens.revoke: Scope.ADMIN,
+    tokens.list_acts: Scope.ADMIN,
+    sessions.create_code: Scope.READ,
+    sessions.log_out: Scope.READ,
+}
+"""What a route asks for otherwise than `read` to read and `operate` to write."""
 
 
 def create_app(settings: ApiSettings | None = None) -> FastAPI:
     """The application; its connections open when it starts. Raises ConfigurationError that names the setting."""
     settings = settings or read_settings()
-    settings.check_is_local()
+    settings.check_exposure()
     wiring = wire(settings)
     app = FastAPI(
         title="Headrace",
@@ -82,13 +136,18 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
         description="Durable workflows: start, query, approve, operate.",
         lifespan=_lifespan,
         redirect_slashes=False,
+        # These would be routes without the dependency: `reference` has them.
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(admit)],
         generate_unique_id_function=lambda route: "_".join((str(route.tags[0]).replace(" ", "_"), route.name)),
     )
     app.state.wiring = wiring
     for module in _ROUTERS:
         app.include_router(module.router)
     errors.install(app)
-    app.add_middleware(Envelope, metrics=wiring.metrics)
+    app.add_middleware(Envelope, metrics=wiring.metrics, settings=settings)
     _document(app)
     return app
 
@@ -115,6 +174,7 @@ def wire(settings: ApiSettings) -> Wiring:
     feed = RunFeed(database, plans, settings.namespace)
     return Wiring(
         settings, database, store, plans, InputSchemas(), metrics, feed, Backlog(settings.api_backlog_max, metrics),
+        Gate(database, settings, open_=_OPEN, scopes=_SCOPES),
         ObjectStore(settings.objects) if settings.objects else None,
     )  # fmt: skip
 
@@ -122,6 +182,7 @@ def wire(settings: ApiSettings) -> Wiring:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     wiring: Wiring = app.state.wiring
+    await check_exposure(wiring.settings)
     await wiring.database.open()
     try:
         yield

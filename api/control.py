@@ -12,7 +12,7 @@ from api.errors import faulty
 from api.idempotency import perform
 from api.identity import actor, parse_id, parse_task_id
 from api.openapi import answers, body
-from api.schemas import Accepted, ReasonBody, Rerun, RerunBody, RerunTask, SkipBody
+from api.schemas import Accepted, MigrateBody, Migration, Obstacle, ReasonBody, Rerun, RerunBody, RerunTask, SkipBody
 from api.wiring import Wired, Wiring
 from headrace.machine.rerun import Foreseen
 from headrace.messages import effect_key
@@ -25,6 +25,7 @@ from state.control import (
     supply_output,
     terminate_run,
 )
+from state.migration import Move, foresee_move, move_run
 from state.queries.rows import Connection
 from state.store import StoredRun
 
@@ -119,6 +120,36 @@ async def skip(task_id: str, request: Request, wired: Wired) -> Response:
     return await perform(wired, request, content, act)
 
 
+@router.post(
+    "/runs/{run_id}/migrate",
+    status_code=202,
+    responses=answers({202: Migration, 200: Migration}, 404, 408, 409, 413, 415),
+    openapi_extra=body(MigrateBody, required=False),
+)
+async def migrate(run_id: str, request: Request, wired: Wired) -> Response:
+    """Move a paused run to another version of its workflow. What has ended stands; a task that has begun keeps its
+    name, its kind and its position. With `dry_run` nothing happens: the answer says what stands in the way.
+    """
+    id_ = parse_id(run_id, "run")
+    asked, content = await read(request, MigrateBody)
+    who = actor(request)
+
+    async def act(connection: Connection) -> Answer:
+        if asked.dry_run:
+            move = await foresee_move(connection, wired.store, wired.plans, id_, asked.version)
+            return answer(_migration(move, dry_run=True))
+        move = await move_run(connection, wired.store, wired.plans, id_, asked.version, reason=asked.reason, actor=who)
+        return answer(_migration(move, dry_run=False), 202)
+
+    return await perform(wired, request, content, act)
+
+
+def _migration(move: Move, *, dry_run: bool) -> Migration:
+    old, new = move.run.plan, move.to
+    obstacles = [Obstacle(each.task, each.why) for each in move.obstacles]
+    return Migration(move.run.key.decode(), dry_run, old.name, old.version, new.version, obstacles)
+
+
 def _rerun(prospect: Prospect, *, dry_run: bool) -> Rerun:
     run, plan = prospect.run, prospect.run.plan
     again = {each.task for each in prospect.tasks}
@@ -136,8 +167,9 @@ def _rerun(prospect: Prospect, *, dry_run: bool) -> Rerun:
 
 def _again(run: StoredRun, each: Foreseen) -> RerunTask:
     spec, state = run.plan.tasks[each.task], run.task(each.task)
-    key = None if spec.run is None else effect_key(run.key.decode(), spec.name)
-    return RerunTask(spec.name, state.status, state.attempt, each.then, each.effect, each.protected_by, key)
+    key = None if spec.run is None else effect_key(run.key.decode(), spec.name, None if spec.repeat is None else 0)
+    key = None if spec.map is not None else key
+    return RerunTask(spec.name, state.status, state.attempt, each.then, each.effect, each.protected_by, key, each.items)
 
 
 async def _ask(run_id: str, request: Request, wired: Wiring, act_on: Callable[..., Awaitable[None]]) -> Response:

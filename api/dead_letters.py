@@ -43,17 +43,8 @@ from api.schemas import (
 )
 from api.wiring import Wired, Wiring
 from headrace.errors import NotFoundError
-from state.bulk_replays import (
-    BulkReplayRow,
-    Selection,
-    count_outcomes,
-    get_bulk_replay,
-    list_bulk_replays,
-    list_refusals,
-    select_letters,
-    start_bulk_replay,
-    stop_bulk_replay,
-)
+from state.bulk import BulkRow, Selection, get_bulk, list_bulks, list_items, start_bulk, stop_bulk
+from state.bulk_replays import count_outcomes, select_letters
 from state.decisions import discard_dead_letter, replay_dead_letter
 from state.letter_context import LetterContext, read_context
 from state.queries.dead_letter import (
@@ -157,8 +148,8 @@ async def list_replays(wired: Wired, limit: Limit = 50, page: PageToken = None) 
     """Bulk replays, newest first."""
     before = (AT_MAX, ID_MAX) if page is None else parse(page, ByInstant)
     async with wired.database.reading() as connection:
-        rows = await list_bulk_replays(connection, wired.namespace, limit=limit + 1, before=before)
-    kept, after = cut(rows, limit, lambda row: (row.created_at, row.replay_id))
+        rows = await list_bulks(connection, wired.namespace, limit=limit + 1, before=before, act="replay")
+    kept, after = cut(rows, limit, lambda row: (row.created_at, row.bulk_id))
     return reply(BulkReplayPage([BulkReplay(**_bulk_replay(row)) for row in kept], after))
 
 
@@ -255,10 +246,10 @@ async def replay_many(request: Request, wired: Wired) -> Response:
         selection = await select_letters(connection, wired.namespace, wanted)
         if asked.dry_run:
             return answer(await _selection(wired, connection, selection))
-        replay_id = await start_bulk_replay(
-            connection, wired.store, selection.ids, filter=_stored(asked.filter), rate=asked.rate, actor=who
+        replay_id = await start_bulk(
+            connection, wired.store, "replay", selection.ids, filter=_stored(asked.filter), rate=asked.rate, actor=who
         )
-        row = await get_bulk_replay(connection, wired.namespace, replay_id)
+        row = await get_bulk(connection, wired.namespace, replay_id)
         return answer(BulkReplay(**_bulk_replay(row)), 202)
 
     return await perform(wired, request, content, act)
@@ -292,7 +283,8 @@ async def stop_replay(replay_id: str, request: Request, wired: Wired) -> Respons
     id_, who = parse_id(replay_id, "bulk replay"), actor(request)
 
     async def act(connection: Connection) -> Answer:
-        await stop_bulk_replay(connection, wired.namespace, id_, actor=who)
+        await get_bulk(connection, wired.namespace, id_, act="replay")
+        await stop_bulk(connection, wired.namespace, id_, actor=who)
         return answer(await _progress(wired, connection, id_))
 
     return await perform(wired, request, b"", act)
@@ -328,27 +320,27 @@ async def _selection(wiring: Wiring, connection: Connection, selection: Selectio
 
 
 async def _progress(wiring: Wiring, connection: Connection, replay_id: UUID) -> BulkReplayProgress:
-    row = await get_bulk_replay(connection, wiring.namespace, replay_id)
+    row = await get_bulk(connection, wiring.namespace, replay_id, act="replay")
     outcomes = await count_outcomes(connection, replay_id)
-    refusals = await list_refusals(connection, replay_id, limit=REFUSALS)
+    refusals = await list_items(connection, replay_id, outcome="refused", limit=REFUSALS)
     return BulkReplayProgress(
         **_bulk_replay(row),
         outcomes=outcomes,
-        refusals=[ReplayRefusal(str(each.dead_letter_id), each.reason or "") for each in refusals],
+        refusals=[ReplayRefusal(str(each.item_id), each.reason or "") for each in refusals],
     )
 
 
 # == as they are shown =================================================================================================
-def _bulk_replay(row: BulkReplayRow) -> dict[str, Any]:
+def _bulk_replay(row: BulkRow) -> dict[str, Any]:
     running = "completed" if row.stopped_by is None else "stopped"
     return {
-        "replay_id": str(row.replay_id),
+        "replay_id": str(row.bulk_id),
         "status": "running" if row.finished_at is None else running,
         "filter": raw(row.filter),
         "rate": row.rate,
         "selected": row.selected,
         "left": row.left,
-        "replayed": row.replayed,
+        "replayed": row.done,
         "refused": row.refused,
         "stopped": row.stopped,
         "created_at": row.created_at,
@@ -448,6 +440,7 @@ def _attempt(row: AttemptRow) -> Attempt:
         row.ended_at,
         raw(row.output),
         raw(row.error),
+        row.round,
     )
 
 

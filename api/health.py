@@ -1,8 +1,8 @@
 """Health, metrics and the doctor."""
 
-from typing import Final
+from typing import Final, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
@@ -13,6 +13,7 @@ from api.wiring import Wired
 from headrace.errors import UnavailableError
 from state.doctor import Check, examine
 from state.queries.health import RelayRow, StreamsRow, read_relay, read_streams
+from state.tokens import Scope
 
 STALE_SECONDS: Final = 30.0
 """Relay and sweeps say that they live every few seconds."""
@@ -25,9 +26,9 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/health", responses=answers({200: Health, 503: Health}))
-async def health(wired: Wired) -> Response:
+async def health(request: Request, wired: Wired) -> Response:
     """Whether the engine can work: `degraded` when its relay or its sweeps have not been heard of lately; 503 without
-    Postgres.
+    Postgres. Open to anybody; its parts are told to callers that are known.
     """
     try:
         async with wired.database.reading() as connection:
@@ -36,8 +37,11 @@ async def health(wired: Wired) -> Response:
         response = reply(Health("degraded", "away", None, None), 503)
         response.headers["Retry-After"] = "2"
         return response
+    status: Literal["ok", "degraded"] = "ok" if _is_fresh(relay, streams) else "degraded"
+    if await wired.gate.identify_if_right(request) is None:
+        return reply(Health(status, "ok", None, None))
     content = Health(
-        "ok" if _is_fresh(relay, streams) else "degraded",
+        status,
         "ok",
         None if relay is None else RelayHealth(relay.owner, relay.renewed_at, relay.lag_bytes),
         StreamsHealth(streams.partitions, streams.owners, streams.swept_at),
@@ -52,8 +56,12 @@ def _is_fresh(relay: RelayRow | None, streams: StreamsRow) -> bool:
 
 
 @router.get("/metrics", responses={200: {"description": "Prometheus text", "content": {"text/plain": {}}}})
-async def metrics(wired: Wired) -> Response:
-    """Metrics for Prometheus; `headrace_postgres_up` says whether the database's part is in them."""
+async def metrics(request: Request, wired: Wired) -> Response:
+    """Metrics for Prometheus; `headrace_postgres_up` says whether the database's part is in them. Open on the loopback;
+    beyond it they need a token that may read.
+    """
+    if wired.settings.is_exposed:
+        await wired.gate.require(request, Scope.READ)
     return Response(await wired.metrics.scrape(), media_type=CONTENT_TYPE_LATEST)
 
 

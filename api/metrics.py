@@ -103,7 +103,7 @@ class Metrics:
             plans = await load_plans(self._plans, connection, {row.version_id for row in tasks})
         depth, oldest = defaultdict[tuple[str, str], int](int), defaultdict[str, float](float)
         for row in tasks:
-            queue = plans[row.version_id].tasks[row.task].queue
+            queue = plans[row.version_id].at(row.task).queue
             depth[queue, row.status] += row.tasks
             if row.status == "queued":
                 oldest[queue] = max(oldest[queue], row.oldest_seconds)

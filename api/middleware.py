@@ -13,7 +13,7 @@ from uuid_utils import uuid7
 
 from api.errors import Refusal, respond, unexpected
 from api.metrics import Metrics
-from api.settings import is_loopback
+from api.settings import ApiSettings, hostname, is_address, is_loopback
 from headrace.errors import HeadraceError
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -23,14 +23,16 @@ _HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
 }
 
 
 class Envelope:
     """The outermost layer around the routes. Pure ASGI, so that a stream is passed on as it comes."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
-        self.app, self.metrics = app, metrics
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, settings: ApiSettings) -> None:
+        self.app, self.metrics, self.settings = app, metrics, settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -50,7 +52,7 @@ class Envelope:
             await send(message)
 
         try:
-            check_origin(scope)
+            check_origin(scope, self.settings)
             await self.app(scope, receive, send_with_headers)
         except HeadraceError as error:
             await respond(error, request_id)(scope, receive, send_with_headers)
@@ -65,31 +67,27 @@ class Envelope:
             self.metrics.request(scope["method"], _route(scope), status, time.perf_counter() - started_at)
 
 
-def check_origin(scope: Scope) -> None:
-    """While callers need not say who they are, only this machine may call, and no page of another origin through a
-    browser on it.
+def check_origin(scope: Scope, settings: ApiSettings) -> None:
+    """Refuse a call by a name that is not ours, and a write by a page of another origin. Raises Refusal with 403.
 
-    A name in `Host` that is neither an address nor localhost may be an outsider's that was made to point here (DNS
-    rebinding).
-    Raises Refusal with 403.
+    A name in `Host` that nobody told us may be an outsider's that was made to point here (DNS rebinding): then a page
+    of theirs would count as one of ours. An address cannot be made to point elsewhere.
     """
     server = scope.get("server")
-    if server and server[1] is not None and not is_loopback(str(server[0])):
-        raise Refusal(403, "the API answers on the loopback only until callers can say who they are")
+    if not settings.is_exposed and server and server[1] is not None and not is_loopback(str(server[0])):
+        raise Refusal(403, "the API answers on the loopback only; HEADRACE_API_HOST says where it listens")
     headers = Headers(scope=scope)
     host = headers.get("host", "")
-    if host and not is_loopback(_hostname(f"//{host}")):
-        raise Refusal(403, "call the API by a loopback address or localhost")
+    if host and not _is_ours(hostname(f"//{host}"), settings):
+        raise Refusal(403, "call the API by its address, localhost, or a name in HEADRACE_API_NAMES")
     origin = headers.get("origin")
     if origin is not None and scope["method"] not in _SAFE_METHODS and _netloc(origin) != host:
         raise Refusal(403, "a page of another origin may not change anything here")
 
 
-def _hostname(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""
+def _is_ours(host: str, settings: ApiSettings) -> bool:
+    named = bool(host) and host in (*settings.api_names, hostname(settings.api_url))
+    return named or is_loopback(host) or (settings.is_exposed and is_address(host))
 
 
 def _netloc(url: str) -> str:

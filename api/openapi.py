@@ -11,7 +11,8 @@ from api import schemas
 
 _REF: Final = "#/components/schemas/{name}"
 _WHY: Final = {
-    403: "Refused: from a page of another origin, or through an address that is not the loopback",
+    401: "It is not known who calls: send a token",
+    403: "Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name",
     404: "No such thing",
     405: "No such method",
     408: "The body came too slowly",
@@ -23,7 +24,7 @@ _WHY: Final = {
     500: "A fault of ours",
     503: "The database is away; try again after `Retry-After` seconds",
 }
-_ALWAYS: Final = (403, 422, 500, 503)
+_ALWAYS: Final = (401, 403, 422, 500, 503)
 
 
 def answers(good: Mapping[int, type[msgspec.Struct]], *errors: int) -> dict[int | str, dict[str, Any]]:
@@ -47,10 +48,14 @@ def stream(*errors: int) -> dict[int | str, dict[str, Any]]:
 
 
 def body(
-    kind: type[msgspec.Struct] | None, *, required: bool = True, others: Mapping[str, Any] | None = None
+    kind: type[msgspec.Struct] | None,
+    *,
+    required: bool = True,
+    others: Mapping[str, Any] | None = None,
+    idempotent: bool = True,
 ) -> dict[str, Any]:
     """For `openapi_extra` of a route that reads its body itself. others: schemas by media type, beside JSON of this
-    kind.
+    kind. idempotent: whether it takes a key.
     """
     content = {} if kind is None else _content(kind)
     content |= {name: {"schema": schema} for name, schema in (others or {}).items()}
@@ -66,11 +71,12 @@ def body(
             "name": "Headrace-Actor",
             "in": "header",
             "required": False,
-            "description": "Who acts, for the record.",
-            "schema": {"type": "string", "maxLength": 200, "default": "anonymous"},
+            "description": "Who acts, for the record; only with the local token. Others act in their own name.",
+            "schema": {"type": "string", "maxLength": 200},
         },
     ]
-    return {"requestBody": {"required": required, "content": content}, "parameters": headers}
+    given = headers if idempotent else headers[1:]
+    return {"requestBody": {"required": required, "content": content}, "parameters": given}
 
 
 def _content(kind: type[msgspec.Struct], media_type: str = "application/json") -> dict[str, Any]:

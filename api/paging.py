@@ -50,6 +50,11 @@ class ByHistory(NamedTuple):
     task: Int
 
 
+class ByHandOut(NamedTuple):
+    task: Int
+    token: Int
+
+
 class ByOffsets(NamedTuple):
     """The last offset seen, by partition."""
 

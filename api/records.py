@@ -47,4 +47,5 @@ async def list_of_subscription(
 
 def _fate(row: FateRow) -> RecordFate:
     run_id = None if row.run_id is None else str(row.run_id)
-    return RecordFate(row.topic, row.partition, row.offset, row.fate, run_id, row.reason, row.at)
+    signal_id = None if row.signal_id is None else str(row.signal_id)
+    return RecordFate(row.topic, row.partition, row.offset, row.fate, run_id, row.reason, row.at, signal_id)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from api.answers import Answer, answer, raw, reply
 from api.bodies import check_payload, read
 from api.idempotency import perform
-from api.identity import actor, check_name, parse_id, parse_run_id_given, traceparent
+from api.identity import actor, address, check_name, parse_id, parse_run_id_given, principal_of, traceparent
 from api.openapi import answers, body
 from api.paging import ByHistory, ById, Limit, PageToken, parse, token
 from api.pinned import full_counts, last_tasks
@@ -72,7 +72,7 @@ async def start(workflow: str, request: Request, wired: Wired) -> Response:
     check_name(workflow, "workflow")
     asked, content = await read(request, StartBody)
     given = b"{}" if isinstance(asked.input, msgspec.UnsetType) else check_payload(asked.input, "input")
-    who, trace = actor(request), traceparent(request)
+    who, principal, trace = actor(request), principal_of(request), traceparent(request)
     run_id = None if asked.run_id is None else parse_run_id_given(asked.run_id)
 
     async def act(connection: Connection) -> Answer:
@@ -90,6 +90,8 @@ async def start(workflow: str, request: Request, wired: Wired) -> Response:
                 run_id=run_id,
                 traceparent=trace,
                 actor=who,
+                priority=asked.priority,
+                detail=None if principal.is_local else {"address": address(request)},
             )
         except psycopg.errors.UniqueViolation as error:
             raise ConflictError(f"there is a run {run_id} already", run_id=run_id) from error
@@ -101,7 +103,7 @@ async def start(workflow: str, request: Request, wired: Wired) -> Response:
             raise ConflictError(f"the key started run {started}, which was removed after its end", run_id=started)
         return answer((await _complete(wired, connection, [row]))[0], 200)
 
-    return await perform(wired, request, content, act)
+    return await perform(wired, request, content, act, audited=False)
 
 
 def trigger_key(key: str | None, run_id: str | None) -> str | None:

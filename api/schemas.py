@@ -92,7 +92,98 @@ class WorkflowVersion(msgspec.Struct):
     definition: msgspec.Raw
 
 
+class RunsInFlight(msgspec.Struct):
+    """Runs of one version and status that have not ended."""
+
+    version: int
+    status: RunStatus
+    runs: int
+    oldest_run_id: str
+    oldest_at: Instant
+    """When that began."""
+    then: Literal["stays"]
+    """What a publish leads to for them: a run stays on the version it began with."""
+
+
+class TaskChange(msgspec.Struct):
+    task: str
+    fields: list[str]
+    """Those that say something else."""
+
+
+class Difference(msgspec.Struct):
+    """From the latest version to what is to be published."""
+
+    fields: list[str]
+    """Of the workflow itself: description, input or output."""
+    added: list[str]
+    removed: list[str]
+    changed: list[TaskChange]
+    moved: list[str]
+    """Tasks that stand at another position."""
+
+
+class Blocked(msgspec.Struct):
+    """What stands in the way of moving runs to a version."""
+
+    task: str
+    why: str
+    runs: int
+
+
+class Moves(msgspec.Struct):
+    """Which runs in flight could be moved to a version, once they are paused."""
+
+    looked_at: int
+    """The oldest so many, 200 at most."""
+    movable: int
+    obstacles: list[Blocked]
+    """Of the others, the most frequent first."""
+
+
+class PublishCheck(msgspec.Struct):
+    """What a publish of this content would lead to; nothing was published."""
+
+    name: str
+    verdict: Literal["first", "new", "latest", "older"]
+    """The first version of its workflow; the next one; the content of the latest; or that of an older version, which a
+    publish does not make the latest again."""
+    version: int
+    """That it would have, or has."""
+    latest_version: int | None
+    digest: str
+    difference: Difference | None
+    """None for the first."""
+    runs: list[RunsInFlight]
+    """Newest version first."""
+    moves: Moves
+
+
+class VersionRuns(msgspec.Struct):
+    """A version, and the runs that still hold to it."""
+
+    version: int
+    digest: str
+    published_at: Instant
+    published_by: str
+    is_latest: bool
+    in_flight: int
+    """Runs that have not ended."""
+    runs: list[RunsInFlight]
+    bodies: list[str]
+    """Registered names that it needs and the latest version does not: workers keep them while a run is in flight."""
+
+
+class VersionRunsList(msgspec.Struct):
+    name: str
+    items: list[VersionRuns]
+    """Newest first: the latest version, and older ones with runs in flight."""
+
+
 # == runs ==============================================================================================================
+Priority = Annotated[int, msgspec.Meta(ge=-100, le=100)]
+
+
 class StartBody(msgspec.Struct, forbid_unknown_fields=True):
     input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """Any JSON; `{}` when left out."""
@@ -102,6 +193,14 @@ class StartBody(msgspec.Struct, forbid_unknown_fields=True):
     """Trigger identity: one key, one run, for ever."""
     run_id: str | None = None
     """A UUIDv7, when the caller wants to know it beforehand."""
+    priority: Priority = 0
+    """In the queues of pools: each point is worth a minute of waiting."""
+
+
+class PriorityBody(msgspec.Struct, forbid_unknown_fields=True):
+    priority: Priority
+    """Each point is worth a minute of waiting."""
+    reason: Text = ""
 
 
 class ReasonBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -110,8 +209,8 @@ class ReasonBody(msgspec.Struct, forbid_unknown_fields=True):
 
 class RerunBody(msgspec.Struct, forbid_unknown_fields=True):
     tasks: Annotated[list[Name], msgspec.Meta(max_length=1_000)] = []
-    """These, and all that depends on them. Left out: what failed or was cancelled, and what was skipped because of
-    that."""
+    """These, and all that depends on them; items of a map, such as `pages.17`. Left out: what failed or was cancelled,
+    of a map only its items that did, and what was skipped because of that."""
     input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """Takes the place of the input of the only task named."""
     reason: Text = ""
@@ -119,6 +218,32 @@ class RerunBody(msgspec.Struct, forbid_unknown_fields=True):
     """Only say what would run again."""
     row_version: Version | None = None
     """As a dry run said: refused when the run has moved since."""
+
+
+class MigrateBody(msgspec.Struct, forbid_unknown_fields=True):
+    version: Version | None = None
+    """The latest, when left out."""
+    reason: Text = ""
+    dry_run: bool = False
+    """Only say what stands in the way."""
+
+
+class Obstacle(msgspec.Struct):
+    task: str | None
+    """None: the run as a whole."""
+    why: str
+
+
+class Migration(msgspec.Struct):
+    """A run that is moved to another version, or what stands in the way."""
+
+    run_id: str
+    dry_run: bool
+    workflow: str
+    from_version: int
+    to_version: int
+    obstacles: list[Obstacle]
+    """None: it can be moved as it stands."""
 
 
 class RerunTask(msgspec.Struct):
@@ -134,6 +259,8 @@ class RerunTask(msgspec.Struct):
     protected_by: Literal["effect_key", "lookup", "person"] | None
     """What keeps an effect that repeats from happening twice."""
     effect_key: str | None
+    items: int | None
+    """Of a map: how many of its items that began run again; all of them where it starts over with a new list."""
 
 
 class Rerun(msgspec.Struct):
@@ -193,6 +320,53 @@ class RunSummary(msgspec.Struct):
     counts: dict[str, int]
 
 
+class ParentRun(msgspec.Struct):
+    """The run of which a task has asked for this one."""
+
+    run_id: str
+    task: str
+    token: int
+    """Of the hand-out that asked."""
+    workflow: str
+    version: int
+    status: RunStatus
+    waits: bool
+    """Whether that task ends with this run; false with `wait: false`."""
+    depth: int
+    """How many runs stand above this one, each started by the one before."""
+
+
+class ChildRun(msgspec.Struct):
+    """A run that a task has asked for."""
+
+    run_id: str
+    task: str
+    token: int
+    """Of the hand-out that asked: after a replay the task has another child."""
+    workflow: str
+    version: int | None
+    """null until it starts, unless the task names one."""
+    status: str
+    """Of that run; or asked, refused, cancelled, when it has not started."""
+    waits: bool
+    """Whether the task ends with it; false with `wait: false`."""
+    asked_at: Instant
+    started_at: Instant | None
+    ended_at: Instant | None
+    cancel_asked_at: Instant | None
+    """When its parent needed it no more, and asked it to end."""
+    reason: str | None
+    """Why it was refused."""
+
+
+class RelationPage(msgspec.Struct):
+    items: list[ChildRun]
+    """What tasks of the run have asked for."""
+    next: str | None
+    parent: ParentRun | None
+    """null for a run that no task has asked for, or whose parent has been removed."""
+
+
 class EmptyBody(msgspec.Struct, forbid_unknown_fields=True):
     """Nothing to say."""
 
@@ -238,6 +412,30 @@ class Signal(msgspec.Struct):
 class SignalPage(msgspec.Struct):
     items: list[Signal]
     next: str | None
+
+
+class LogLine(msgspec.Struct):
+    """What a body logged."""
+
+    line_id: int
+    at: Instant
+    """By the clock of its worker."""
+    task: str
+    attempt: int
+    token: int
+    level: Literal["debug", "info", "warning", "error"]
+    worker: str
+    logger: str
+    """Empty: `ctx.log`."""
+    message: str
+    fields: msgspec.Raw | None
+    """What was said with it, by name."""
+
+
+class LogPage(msgspec.Struct):
+    items: list[LogLine]
+    last: int
+    """`after` of the next page."""
 
 
 class PostBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -310,16 +508,17 @@ class ItemCounts(msgspec.Struct):
 
 
 class Task(msgspec.Struct):
-    """A task, or one item of a map."""
+    """A task, one item of a map, or what undoes a task."""
 
     task_id: str
     run_id: str
     name: str
-    """Of an item: that of its map, a dot and its place in the list from 0."""
+    """Of an item: that of its map, a dot and its place in the list from 0. Of a compensation: that of its task, and
+    `.compensate`."""
     index: int
-    """Position in the graph, from 0; of an item, that of its map."""
+    """Position in the graph, from 0; of an item, that of its map, and of a compensation, that of its task."""
     run: str | None
-    """Name of the body; null for what is only an approval, a wait or a signal."""
+    """Name of the body; null for what is only an approval, a wait, a signal or a workflow."""
     queue: str
     needs: list[str]
     status: TaskStatus
@@ -329,7 +528,7 @@ class Task(msgspec.Struct):
     """Hand-outs."""
     attempts_max: int
     due_at: Instant | None
-    """When its backoff, its time-out or its wait ends."""
+    """When its backoff, its time-out, its time in the queue or its wait ends."""
     session_id: str | None
     """The worker session that runs it."""
     changed_at: Instant | None
@@ -344,6 +543,14 @@ class Task(msgspec.Struct):
     """Of a map, once its list is known."""
     signal: str | None
     """The name of the signal that it waits for, if that is what it does."""
+    deadline_at: Instant | None
+    """When it has to have ended, while it is open and has a deadline."""
+    rounds: int
+    """Of a repeat: how many have ended."""
+    workflow: str | None
+    """The workflow that it runs, as a run of its own; `GET /runs/{run_id}/relations` has that."""
+    compensation: TaskStatus | None
+    """How far its run has undone it; null while it does not."""
     input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """What its body is given, or the list of a map; only for a single task, once it was handed out."""
 
@@ -372,6 +579,8 @@ class Attempt(msgspec.Struct):
     """By the database's clock: when the end was recorded."""
     output: msgspec.Raw
     error: msgspec.Raw
+    round: int | None
+    """Of a repeat, from 0."""
 
 
 class AttemptPage(msgspec.Struct):
@@ -383,10 +592,60 @@ class AttemptPage(msgspec.Struct):
 class DecisionBody(msgspec.Struct, forbid_unknown_fields=True):
     decision: Literal["approve", "reject"]
     comment: Text = ""
+    form: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """What was filled in, where the approval has a form."""
+
+
+class VoteBody(msgspec.Struct, forbid_unknown_fields=True):
+    comment: Text = ""
+    form: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """What was filled in, where the approval has a form."""
 
 
 class CommentBody(msgspec.Struct, forbid_unknown_fields=True):
-    comment: Text = ""
+    comment: Annotated[Text, msgspec.Meta(min_length=1)]
+
+
+class LinkBody(msgspec.Struct, forbid_unknown_fields=True, rename={"name": "for"}):
+    name: Name
+    """Who decides by it."""
+    role: Name | None = None
+    """By which role, where they may not by their name."""
+    expires_in: Annotated[float, msgspec.Meta(gt=0, le=30 * 86_400)] = 3 * 86_400.0
+    """Seconds."""
+
+
+class Link(msgspec.Struct):
+    url: str
+    """GET shows the question, POST decides it, once."""
+    expires_at: Instant
+
+
+class DelegationBody(msgspec.Struct, forbid_unknown_fields=True, rename={"from_name": "from"}):
+    from_name: Name
+    """Your name, or a role of yours as `role:finance`."""
+    to: Name
+    ends_at: Instant
+    starts_at: Instant | None = None
+    """null: from now on."""
+    reason: Text = ""
+
+
+class Delegation(msgspec.Struct, rename={"from_name": "from"}):
+    delegation_id: str
+    from_name: str
+    to: str
+    starts_at: Instant
+    ends_at: Instant
+    reason: str
+    made_by: str
+    made_at: Instant
+    ended_by: str | None
+    """Who ended it before its time."""
+
+
+class DelegationList(msgspec.Struct):
+    items: list[Delegation]
 
 
 class Approval(msgspec.Struct):
@@ -397,7 +656,7 @@ class Approval(msgspec.Struct):
     task_id: str
     title: str
     approvers: msgspec.Raw
-    """List of roles and names."""
+    """List of names, and of roles as `role:finance`; empty: whoever may approve at all."""
     status: str
     """waiting, approved, rejected, expired or cancelled"""
     asked_at: Instant
@@ -405,6 +664,70 @@ class Approval(msgspec.Struct):
     decided_at: Instant | None
     decided_by: str | None
     comment: str | None
+    context: msgspec.Raw
+    """What people are shown besides the title, or null."""
+    form: msgspec.Raw
+    """JSON Schema of the answer that comes with a yes, or null."""
+    digest: str
+    """SHA-256 of what is shown: of the JSON `{"title":…,"context":…,"form":…}` without spaces."""
+    needed: int
+    """Yeses that it takes; the first no is enough."""
+    no_self_approval: bool
+    on_expiry: str
+    """fail, approve, reject or escalate"""
+    answer: msgspec.Raw
+    """What the last vote filled in, or null."""
+    votes: msgspec.Raw
+    """List of {by, role, in_place_of, decision, comment, at}, in their order."""
+
+
+class Vote(msgspec.Struct):
+    """One decision, as it is on record."""
+
+    by: str
+    voter: str
+    """Whose vote it is: of whoever gave it, or of the person in whose place."""
+    role: str | None
+    in_place_of: str | None
+    decision: str
+    """approve or reject"""
+    comment: str | None
+    form: msgspec.Raw
+    digest: str
+    """Of what was shown."""
+    source: str
+    """api, cli, console or link"""
+    address: str
+    at: Instant
+
+
+class ApprovalTimer(msgspec.Struct):
+    """A reminder, or a step of the escalation."""
+
+    kind: str
+    """remind or escalate"""
+    number: int
+    to: msgspec.Raw
+    """Who is asked besides, or null."""
+    due_at: Instant | None
+    """null: when the question expires."""
+    fired_at: Instant | None
+
+
+class ApprovalEntry(msgspec.Struct):
+    """Something else that happened to it."""
+
+    at: Instant
+    kind: str
+    """commented, reminded, escalated or linked"""
+    actor: str
+    detail: msgspec.Raw
+
+
+class ApprovalDetail(Approval):
+    record: list[Vote]
+    timers: list[ApprovalTimer]
+    history: list[ApprovalEntry]
 
 
 class ApprovalPage(msgspec.Struct):
@@ -643,6 +966,163 @@ class BulkReplayPage(msgspec.Struct):
     next: str | None
 
 
+# == pauses ============================================================================================================
+class WorkflowPaused(msgspec.Struct):
+    """What was asked; its runs follow."""
+
+    workflow: str
+    paused: bool
+
+
+class Pause(msgspec.Struct):
+    workflow: str
+    reason: str
+    paused_at: Instant
+    paused_by: str
+    runs: dict[str, int]
+    """Its open runs, by status: `pausing` still run something, `paused` do not, `running` and `waiting` are yet to be
+    told."""
+
+
+class QueuePaused(msgspec.Struct):
+    queue: str
+    paused: bool
+
+
+class QueuePause(msgspec.Struct):
+    queue: str
+    reason: str
+    paused_at: Instant
+    paused_by: str
+    held: int
+    """Commands that are kept back; what workers have taken before goes on."""
+
+
+class QueuePauses(msgspec.Struct):
+    items: list[QueuePause]
+
+
+class PausePage(msgspec.Struct):
+    items: list[Pause]
+    next: str | None
+
+
+# == bulk ==============================================================================================================
+BulkAct = Literal["cancel", "terminate", "pause", "resume", "release", "rerun", "migrate"]
+
+
+class BulkFilter(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Which runs: all that is given must hold, and something must be."""
+
+    workflow: WorkflowName | None = None
+    version: Version | None = None
+    status: RunStatus | list[RunStatus] | None = None
+    """One, or any of several. Left out: those in which the act can be done; for a rerun, those that failed."""
+    since: Instant | None = None
+    """Started then or later."""
+    until: Instant | None = None
+    """Started before."""
+    run_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=10_000)] | None = None
+    """These and no others: what a dry run answered."""
+
+
+class BulkBody(msgspec.Struct, forbid_unknown_fields=True):
+    act: BulkAct
+    """What is asked of each run; a rerun is that of what failed or was cancelled, a move that to the latest version.
+    Dead letters have their own: `/dead-letters/replay`."""
+    filter: BulkFilter
+    reason: Text = ""
+    dry_run: bool = False
+    """Only say what would be done."""
+    rate: Annotated[float, msgspec.Meta(ge=0.01, le=1_000)] = 10.0
+    """Runs per second."""
+
+
+class Refusals(msgspec.Struct):
+    reason: str
+    count: int
+
+
+class BulkEffect(msgspec.Struct):
+    """Tasks that would run again, as in the preview of one rerun."""
+
+    effect: str
+    """none, first, repeats or did_not_happen"""
+    protected_by: str | None
+    tasks: int
+
+
+class BulkPreview(msgspec.Struct):
+    dry_run: bool
+    act: str
+    count: int
+    """Runs that match."""
+    has_more: bool
+    """Older ones match as well, beyond what one bulk takes."""
+    done: int
+    """Of which it could be asked, as they stand now."""
+    refused: list[Refusals]
+    effects: list[BulkEffect]
+    """Of a rerun: over the first runs, as many as `foreseen` says."""
+    foreseen: int
+    run_ids: list[str]
+
+
+class Bulk(msgspec.Struct):
+    bulk_id: str
+    act: str
+    """Also `replay`, of dead letters."""
+    status: str
+    """running, completed or stopped"""
+    filter: msgspec.Raw
+    reason: str
+    rate: float
+    selected: int
+    left: int
+    """Whose turn is to come."""
+    done: int
+    """Asked; what became of that is told by `later`."""
+    refused: int
+    """Could not be asked, as they stood at their turn."""
+    gone: int
+    """Not there any more at their turn."""
+    stopped: int
+    created_at: Instant
+    created_by: str
+    finished_at: Instant | None
+    stopped_by: str | None
+
+
+class BulkProgress(Bulk):
+    later: dict[str, int]
+    """What became of those that were done: pending until it is applied, overtaken when the run had moved on before,
+    gone when retention has removed it; otherwise how the run stands now, and failed_again after a rerun."""
+    refusals: list[Refusals]
+    """The 20 most frequent reasons."""
+
+
+class BulkPage(msgspec.Struct):
+    items: list[Bulk]
+    next: str | None
+
+
+class BulkItem(msgspec.Struct):
+    run_id: str | None
+    dead_letter_id: str | None
+    """Of a replay."""
+    outcome: str | None
+    """done, refused, gone or stopped; null before its turn."""
+    reason: str | None
+    done_at: Instant | None
+    later: str | None
+    """What became of it, once it was done."""
+
+
+class BulkItemPage(msgspec.Struct):
+    items: list[BulkItem]
+    next: str | None
+
+
 # == explain ===========================================================================================================
 class CauseObject(msgspec.Struct):
     """What a cause points to."""
@@ -712,26 +1192,83 @@ class WorkerPage(msgspec.Struct):
     next: str | None
 
 
+class PoolBody(msgspec.Struct, forbid_unknown_fields=True):
+    limit: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
+    """How many tasks may hold a slot at once; left out: as many as ask for one."""
+    rate: Text | None = None
+    """How many may begin in how long, such as `10/s` or `100/m`; left out: any number."""
+
+
+class PoolTask(msgspec.Struct):
+    """A task that holds a slot, or waits for one."""
+
+    run_id: str
+    task: str
+    workflow: str
+    token: int
+    since: Instant
+    priority: int
+    """Of its run."""
+
+
+class Pool(msgspec.Struct):
+    name: str
+    is_set: bool
+    """False: some task waits for it, and nobody has said how many slots it has."""
+    limit: int | None
+    rate: str | None
+    held: int
+    waiting: int
+    created_at: Instant | None
+    updated_at: Instant | None
+    updated_by: str
+    holders: list[PoolTask] = []
+    """Only of one pool: those who have had their slot for longest."""
+    waiters: list[PoolTask] = []
+    """Only of one pool: in the order in which they will get one."""
+
+
+class PoolPage(msgspec.Struct):
+    items: list[Pool]
+    next: str | None
+
+
+class SignalOfRecord(msgspec.Struct, forbid_unknown_fields=True):
+    """The signal that every record says: to the run that `run` names, or else to whoever waits for its `key`."""
+
+    name: WorkflowName
+    key: Text | None = None
+    """Text with expressions over the record; required without `run`."""
+    run: Text | None = None
+    """An expression that gives the id of a run."""
+    keep: str | float = "1d"
+    """How long it waits for somebody who waits for its key: text such as `12h`, or seconds; 30 days at most."""
+
+
 class SubscriptionBody(msgspec.Struct, forbid_unknown_fields=True):
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,99}$(?!\n)")]
     topic: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,249}$(?!\n)")]
-    workflow: WorkflowName
+    workflow: WorkflowName | None = None
+    """What every record starts; this or `signal`."""
     filter: Text | None = None
-    """CEL over the record; the records for which it is true start a run."""
+    """CEL over the record; those for which it is true start a run, or say the signal."""
     input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    """Template of the run's input; the record's value, when left out."""
+    """Template of the run's input, or of the signal's data; the record's value, when left out."""
+    signal: SignalOfRecord | None = None
 
 
 class Subscription(msgspec.Struct):
     name: str
     topic: str
-    workflow: str
+    workflow: str | None
+    """null: its records say a signal."""
     filter: str | None
     input: msgspec.Raw
     enabled: bool
     created_at: Instant
     waits_since: Instant | None
     """Since when its records wait in Kafka because too many runs are under way."""
+    signal: SignalOfRecord | None
 
 
 class SubscriptionPage(msgspec.Struct):
@@ -931,12 +1468,96 @@ class RecordFate(msgspec.Struct):
     partition: int
     offset: int
     fate: str
-    """started, duplicate, filtered or failed"""
+    """started, signalled, duplicate, filtered or failed"""
     run_id: str | None
+    """The run that it started, or to which it said a signal."""
     reason: str | None
     at: Instant
+    signal_id: str | None
+    """The signal that it said; without `run_id`, the one that was posted."""
 
 
 class RecordFatePage(msgspec.Struct):
     items: list[RecordFate]
+    next: str | None
+
+
+# == access ============================================================================================================
+class LoginBody(msgspec.Struct, forbid_unknown_fields=True):
+    token: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    """An API token."""
+
+
+class LoginCode(msgspec.Struct):
+    path: str
+    """To be opened in a browser, at this API."""
+    expires_at: Instant
+
+
+class Session(msgspec.Struct):
+    """Who calls."""
+
+    name: str
+    scopes: list[str]
+    roles: list[str]
+    local: bool
+    """By the local token of `headrace dev`: then `Headrace-Actor` says who acts."""
+    csrf_token: str | None
+    """For `X-CSRF-Token` of writes, where a cookie says who calls."""
+
+
+class TokenBody(msgspec.Struct, forbid_unknown_fields=True):
+    name: Name
+    """Whom it is for: it stands beside all that is done with it."""
+    scopes: Annotated[list[Literal["read", "operate", "approve", "admin"]], msgspec.Meta(min_length=1, max_length=4)]
+    roles: Annotated[list[Name], msgspec.Meta(max_length=100)] = []
+    expires: Annotated[str, msgspec.Meta(max_length=50)] | msgspec.UnsetType = msgspec.UNSET
+    """A duration such as `90d`, the default."""
+
+
+class ApiToken(msgspec.Struct):
+    """A token, without its secret."""
+
+    token_id: str
+    name: str
+    scopes: list[str]
+    roles: list[str]
+    created_at: Instant
+    created_by: str
+    expires_at: Instant
+    revoked_at: Instant | None
+    revoked_by: str | None
+    last_used_at: Instant | None
+    """To a minute."""
+
+
+class TokenCreated(msgspec.Struct):
+    token: ApiToken
+    secret: str
+    """Shown now and never again."""
+
+
+class ApiTokenPage(msgspec.Struct):
+    items: list[ApiToken]
+    next: str | None
+
+
+class AuditItem(msgspec.Struct):
+    """One act through the API."""
+
+    audit_id: str
+    at: Instant
+    actor: str
+    token_id: str | None
+    """Null: the local token of `headrace dev`, or a program at the database."""
+    act: str
+    target: str
+    reason: str
+    address: str
+    """From where: the other end of the connection."""
+    request_id: str
+
+
+class AuditPage(msgspec.Struct):
+    items: list[AuditItem]
     next: str | None

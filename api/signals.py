@@ -58,7 +58,7 @@ async def send(run_id: str, request: Request, wired: Wired) -> Response:
         row, is_new = await send_signal(connection, wired.store, id_, message, actor=who)
         return answer(_signal(plan, row), 201 if is_new else 200)
 
-    return await perform(wired, request, content, act)
+    return await perform(wired, request, content, act, audited=False)
 
 
 @router.get("/runs/{run_id}/signals", responses=answers({200: SignalPage}, 404))
@@ -89,14 +89,14 @@ async def post(request: Request, wired: Wired) -> Response:
     201 for a new signal, 200 for one that was posted before under its `id`.
     """
     asked, content = await read(request, PostBody)
-    data, who, keep = _data(asked), actor(request), _keep_seconds(asked.keep)
+    data, who, keep = _data(asked), actor(request), keep_seconds(asked.keep)
 
     async def act(connection: Connection) -> Answer:
         message = Message(asked.name, data, asked.key, asked.id)
         row, is_new = await post_signal(connection, wired.store, message, keep_seconds=keep, actor=who)
         return answer(await _with_offers(wired, connection, row), 201 if is_new else 200)
 
-    return await perform(wired, request, content, act)
+    return await perform(wired, request, content, act, audited=False)
 
 
 @router.get("/signals", responses=answers({200: PostedSignalPage}))
@@ -125,13 +125,14 @@ def _data(asked: SignalBody | PostBody) -> bytes:
     return b"null" if isinstance(asked.data, msgspec.UnsetType) else check_payload(asked.data, "data")
 
 
-def _keep_seconds(given: str | float) -> float:
+def keep_seconds(given: str | float, field: str = "keep") -> float:
+    """How long a posted signal waits for somebody. Raises RefusedError that names the field."""
     try:
         keep = parse_duration(given)
     except ValueError as error:
-        raise faulty("keep", str(error)) from None
+        raise faulty(field, str(error)) from None
     if keep > KEEP_MAX:
-        raise faulty("keep", f"at most {KEEP_MAX.days} days")
+        raise faulty(field, f"at most {KEEP_MAX.days} days")
     return keep.total_seconds()
 
 

@@ -73,6 +73,8 @@ def _kind(spec: TaskPlan) -> str:
         return "signal"
     if spec.wait is not None:
         return "wait"
+    if spec.child is not None:
+        return "workflow"
     return "approval" if spec.run is None else "body"
 
 

@@ -21,7 +21,6 @@ from api.errors import RETRY_AFTER_SECONDS, Refusal
 from api.feed import Gap, summary
 from api.identity import parse_id
 from api.openapi import stream
-from api.paging import INT_MAX
 from api.pinned import full_counts
 from api.runs import find_run, history_item
 from api.wiring import Wired, Wiring
@@ -34,6 +33,9 @@ from state.queries.run import PositionRow, count_tasks, list_history_between, re
 LOOK_SECONDS: Final = 0.25
 HEARTBEAT_SECONDS: Final = 15.0
 """Proxies close what is silent for a minute."""
+ID_MAX: Final = 2**63 - 1
+KNOWN_SECONDS: Final = 5.0
+"""A stream outlives the token that opened it by this much, beside what the gate remembers."""
 VERSIONS_MAX: Final = 200
 """Steps of history read at once."""
 _HEARTBEAT: Final = b": alive\n\n"
@@ -49,20 +51,20 @@ async def of_run(run_id: str, request: Request, wired: Wired) -> Response:
 
     Ends behind the `run` event of a terminal status.
     """
-    _check_room(wired)
+    check_room(wired)
     async with wired.database.connection() as connection:
         id_ = (await find_run(wired, connection, parse_id(run_id, "run"))).run_id
-    return _stream(wired, _follow(wired, id_, _last_event_id(request)))
+    return event_stream(wired, request, _follow(wired, id_, last_event_id(request)))
 
 
 @router.get("/events", responses=stream(429))
-async def of_all(wired: Wired) -> Response:
+async def of_all(request: Request, wired: Wired) -> Response:
     """Follow all runs: a `run` event for each change from now on. `gap`: changes were dropped, read again."""
-    _check_room(wired)
-    return _stream(wired, _follow_all(wired))
+    check_room(wired)
+    return event_stream(wired, request, _follow_all(wired))
 
 
-def _check_room(wiring: Wiring) -> None:
+def check_room(wiring: Wiring) -> None:
     if wiring.streams_open >= wiring.settings.api_streams_max:
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
         raise Refusal(
@@ -70,26 +72,32 @@ def _check_room(wiring: Wiring) -> None:
         )
 
 
-def _last_event_id(request: Request) -> int:
+def last_event_id(request: Request) -> int:
     text = request.headers.get("last-event-id", "")
-    return min(int(text), INT_MAX) if text.isascii() and text.isdigit() and len(text) <= 10 else 0
+    return min(int(text), ID_MAX) if text.isascii() and text.isdigit() and len(text) <= 19 else 0
 
 
-def _stream(wiring: Wiring, events: AsyncIterator[bytes]) -> Response:
-    return StreamingResponse(_counted(wiring, events), media_type="text/event-stream", headers=_HEADERS)
+def event_stream(wiring: Wiring, request: Request, events: AsyncIterator[bytes]) -> Response:
+    return StreamingResponse(_counted(wiring, request, events), media_type="text/event-stream", headers=_HEADERS)
 
 
-async def _counted(wiring: Wiring, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Pass events on while the process is not about to stop; a heartbeat when there was none for a while."""
+async def _counted(wiring: Wiring, request: Request, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Pass events on while the process is not about to stop and its caller is known; a heartbeat when there was none
+    for a while.
+    """
     wiring.streams_open += 1
     wiring.metrics.streams.inc()
-    said_at = time.monotonic()
+    said_at = known_at = time.monotonic()
     try:
         yield b"retry: 1000\n\n"
         async with aclosing(events) as source:  # type: ignore[type-var]  # they are generators
             async for event in source:
                 if wiring.is_draining:
                     return
+                if time.monotonic() - known_at >= KNOWN_SECONDS:
+                    if not await wiring.gate.is_still_known(request):
+                        return
+                    known_at = time.monotonic()
                 if not event and time.monotonic() - said_at < HEARTBEAT_SECONDS:
                     continue
                 said_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""Subscriptions: which records of a user's topic start which workflow."""
+"""Subscriptions: which records of a user's topic start which workflow, or say which signal."""
 
 from typing import Any
 
@@ -13,7 +13,8 @@ from api.idempotency import perform
 from api.identity import check_name
 from api.openapi import answers, body
 from api.paging import ByName, Limit, PageToken, cut, parse
-from api.schemas import Subscription, SubscriptionBody, SubscriptionPage
+from api.schemas import SignalOfRecord, Subscription, SubscriptionBody, SubscriptionPage
+from api.signals import keep_seconds
 from api.wiring import Wired
 from headrace.errors import NotFoundError
 from headrace.expressions import ExpressionError, compile_condition, compile_template
@@ -32,16 +33,20 @@ router = APIRouter(tags=["subscriptions"])
     openapi_extra=body(SubscriptionBody),
 )
 async def create(request: Request, wired: Wired) -> Response:
-    """Subscribe a workflow to a topic: every record from then on starts a run, once. The same content again is the
-    same one.
+    """Subscribe to a topic: every record from then on starts a run, or says a signal, once. The same content again is
+    the same one.
     """
     asked, content = await read(request, SubscriptionBody)
     mapping = None if isinstance(asked.input, msgspec.UnsetType) else check_payload(asked.input, "input")
     _check_topic(asked.topic, wired.settings.prefix)
     _check_expressions(asked.filter, mapping)
+    if (asked.workflow is None) == (asked.signal is None):
+        raise faulty("signal", "a subscription has either `workflow` or `signal`")
+    if asked.signal is not None:
+        _check_signal(asked.signal)
 
     async def act(connection: Connection) -> Answer:
-        if not await list_versions(connection, wired.namespace, asked.workflow):
+        if asked.workflow is not None and not await list_versions(connection, wired.namespace, asked.workflow):
             raise NotFoundError(f"there is no workflow {asked.workflow}", workflow=asked.workflow)
         row, created = await create_subscription(
             connection,
@@ -49,6 +54,7 @@ async def create(request: Request, wired: Wired) -> Response:
             name=asked.name,
             topic=asked.topic,
             workflow=asked.workflow,
+            signal=None if asked.signal is None else msgspec.json.encode(asked.signal).decode(),
             filter=asked.filter,
             input=None if mapping is None else mapping.decode(),
         )
@@ -90,6 +96,19 @@ def _check_topic(topic: str, prefix: str) -> None:
         raise faulty("topic", "is not a name Kafka allows")
 
 
+def _check_signal(signal: SignalOfRecord) -> None:
+    if signal.key is None and signal.run is None:
+        raise faulty("signal", "has `run`, or a `key` for whoever waits for that")
+    keep_seconds(signal.keep, "signal.keep")
+    for name, text in (("key", signal.key), ("run", signal.run)):
+        try:
+            compiled = None if text is None else compile_template(text)
+        except ExpressionError as error:
+            raise faulty(f"signal.{name}", error.message) from None
+        if compiled is not None and compiled.references:
+            raise faulty(f"signal.{name}", "there are no tasks here, only `input`: the record")
+
+
 def _check_expressions(condition: str | None, mapping: bytes | None) -> None:
     """They see the record as `input`, and no tasks."""
     try:
@@ -108,5 +127,13 @@ def _check_expressions(condition: str | None, mapping: bytes | None) -> None:
 
 def _subscription(row: SubscriptionRow) -> Subscription:
     return Subscription(
-        row.name, row.topic, row.workflow, row.filter, raw(row.input), row.enabled, row.created_at, row.waits_since
+        row.name,
+        row.topic,
+        row.workflow,
+        row.filter,
+        raw(row.input),
+        row.enabled,
+        row.created_at,
+        row.waits_since,
+        None if row.signal is None else msgspec.json.decode(row.signal, type=SignalOfRecord),
     )

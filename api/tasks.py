@@ -8,10 +8,10 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from api.answers import NULL, Answer, answer, raw, reply
-from api.approvals import Outcome, decide
+from api.approvals import Outcome, decide, filled_in
 from api.bodies import read
 from api.idempotency import perform
-from api.identity import actor, parse_id, parse_task_id
+from api.identity import parse_id, parse_task_id, voter
 from api.openapi import answers, body
 from api.paging import ByInt, Limit, PageToken, parse, token
 from api.runs import find_run
@@ -19,7 +19,7 @@ from api.schemas import Approval, Attempt, AttemptPage, DecisionBody, ItemCounts
 from api.wiring import Wired, Wiring
 from headrace.errors import ConflictError, NotFoundError, PayloadError
 from headrace.machine import Plan, TaskStatus
-from headrace.machine.place import is_item, item_of
+from headrace.machine.place import ITEMS_MAX, is_compensation, is_item, item_of, task_of
 from state.queries.approval import find_approval_of_task
 from state.queries.rows import Connection
 from state.queries.run import RunRow
@@ -57,6 +57,11 @@ async def get(task_id: str, wired: Wired) -> Response:
         row = rows[0] if rows else None
         if row is None and is_item(place):
             raise NotFoundError(f"item {plan.name_of(place)} has not begun, or does not exist", task_id=task_id)
+        if row is None and is_compensation(place):
+            name = plan.tasks[task_of(place)].name
+            raise NotFoundError(
+                f"task {name} is not undone: its run has not failed, or it did nothing", task_id=task_id
+            )
         task = _task(run.run_id, plan, place, row)
         if row is not None and row.token and plan.at(place).run is not None:
             task.input = await _input(connection, run, plan, row)
@@ -71,7 +76,7 @@ async def list_of_map(
     after = -1 if page is None else parse(page, ByInt).number
     async with wired.database.reading() as connection:
         run, plan, place = await find_task(wired, connection, f"{run_id}.{task}")
-        if is_item(place) or plan.tasks[place].map is None:
+        if place >= ITEMS_MAX or plan.tasks[place].map is None:
             raise ConflictError(f"task {task} is no map", run_id=run_id, task=task)
         of_map = await list_tasks(connection, run.run_id, first=place, end=place + 1)
         rows = await list_items(connection, run.run_id, place, after=after, status=status, limit=limit)
@@ -100,6 +105,7 @@ async def attempts(task_id: str, wired: Wired, limit: Limit = 50, page: PageToke
             row.ended_at,
             raw(row.output),
             raw(row.error),
+            row.round,
         )
         for row in rows
     ]
@@ -114,7 +120,7 @@ async def attempts(task_id: str, wired: Wired, limit: Limit = 50, page: PageToke
 async def decide_task(task_id: str, request: Request, wired: Wired) -> Response:
     """Decide what the task asks now."""
     asked, content = await read(request, DecisionBody)
-    who = actor(request)
+    who, form = voter(request), filled_in(asked.form)
 
     async def act(connection: Connection) -> Answer:
         run, plan, place = await find_task(wired, connection, task_id)
@@ -124,7 +130,7 @@ async def decide_task(task_id: str, request: Request, wired: Wired) -> Response:
         if approval_id is None:
             raise ConflictError(f"task {plan.name_of(place)} does not wait for a decision yet", task_id=task_id)
         outcome: Outcome = "approved" if asked.decision == "approve" else "rejected"
-        return answer(await decide(wired, connection, approval_id, outcome, asked.comment, who))
+        return answer(await decide(wired, connection, approval_id, outcome, asked.comment, form, who))
 
     return await perform(wired, request, content, act)
 
@@ -164,6 +170,10 @@ def _task(run_id: UUID, plan: Plan, place: int, row: TaskRow | None) -> Task:
         progress=raw(row.progress) if row else NULL,
         items=_counts(row) if row else None,
         signal=None if spec.signal is None else spec.signal.name,
+        deadline_at=row.deadline_at if row else None,
+        rounds=row.rounds if row else 0,
+        workflow=None if spec.child is None else spec.child.workflow,
+        compensation=TaskStatus(row.compensation) if row and row.compensation else None,
     )
 
 

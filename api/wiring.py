@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from api.access import Gate
 from api.backlog import Backlog
 from api.database import Database
 from api.feed import RunFeed
@@ -30,6 +31,7 @@ class Wiring:
     metrics: Metrics
     feed: RunFeed
     backlog: Backlog
+    gate: Gate
     objects: ObjectStore | None
     """Where large results are; None: nowhere."""
     streams_open: int = 0

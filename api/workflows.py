@@ -17,10 +17,12 @@ from api.paging import INT_MAX, ByName, Limit, PageToken, cut, parse
 from api.schemas import Published, VersionSummary, Workflow, WorkflowPage, WorkflowSummary, WorkflowVersion
 from api.wiring import Wired
 from headrace import graph
+from headrace.document import Document
 from headrace.errors import NotFoundError
 from state.queries.rows import Connection
 from state.workflows import get_version, list_versions, list_workflows, publish
 
+DEFINITION = body(None, others={"application/json": {"type": "object"}, "application/yaml": {"type": "string"}})
 _YAML = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
 
 router = APIRouter(tags=["workflows"])
@@ -30,25 +32,32 @@ router = APIRouter(tags=["workflows"])
     "/workflows",
     status_code=201,
     responses=answers({201: Published, 200: Published}, 408, 413, 415),
-    openapi_extra=body(None, others={"application/json": {"type": "object"}, "application/yaml": {"type": "string"}}),
+    openapi_extra=DEFINITION,
 )
 async def publish_workflow(request: Request, wired: Wired) -> Response:
     """Publish a workflow in JSON or YAML. The same content is the same version (200); other content is the next one
     (201).
     """
-    _check_media_type(request)
-    text = await read_body(request)
-    if not text.strip():
-        raise faulty("", "the body is empty; send a workflow")
-    workflow = await asyncio.to_thread(graph.parse, text)
+    text, workflow = await read_workflow(request)
     definition, who = workflow.canonical().decode(), actor(request)
 
     async def act(connection: Connection) -> Answer:
-        done = await publish(connection, wired.namespace, workflow.name, definition, who)
+        done = await publish(
+            connection, wired.namespace, workflow.name, definition, who, lambda path: Document(text).line(path)
+        )
         content = Published(workflow.name, done.version, done.created, done.digest, done.published_at)
         return answer(content, 201 if done.created else 200)
 
     return await perform(wired, request, text, act)
+
+
+async def read_workflow(request: Request) -> tuple[bytes, graph.Workflow]:
+    """The body as it came, and the workflow it is. Raises what the API answers with."""
+    _check_media_type(request)
+    text = await read_body(request)
+    if not text.strip():
+        raise faulty("", "the body is empty; send a workflow")
+    return text, await asyncio.to_thread(graph.parse, text)
 
 
 def _check_media_type(request: Request) -> None:

@@ -99,13 +99,17 @@ def _finish_templates(bench: Bench, workflow: str) -> list[UUID]:
     good = [row[0] for row in bench.rows(_OF_NEW, since=since)]
     bad = [_start(bench, name) for name in (FAILING["name"], VICTIM["name"])]
     bench.wait(lambda: bool(bench.one(_IS_RUNNING, run=bad[1])), PATIENCE_SECONDS, "the run to cancel runs")
-    httpx.post(f"{bench.stack.api_url}/runs/{bad[1]}/cancel", json={"reason": "benchmark"}).raise_for_status()
+    httpx.post(
+        f"{bench.stack.api_url}/runs/{bad[1]}/cancel", headers=bench.stack.headers, json={"reason": "benchmark"}
+    ).raise_for_status()
     bench.wait(lambda: bench.one(_OPEN) == 0, PATIENCE_SECONDS, "the runs to copy end")
     return [*good, *bad]
 
 
 def _start(bench: Bench, workflow: str) -> UUID:
-    answer = httpx.post(f"{bench.stack.api_url}/workflows/{workflow}/runs", json={"input": {}})
+    answer = httpx.post(
+        f"{bench.stack.api_url}/workflows/{workflow}/runs", headers=bench.stack.headers, json={"input": {}}
+    )
     return UUID(answer.raise_for_status().json()["run_id"])
 
 
@@ -179,7 +183,9 @@ def _compare(bench: Bench, template: UUID) -> None:
 def _as_read(bench: Bench, run: UUID) -> list[Any]:
     """What the API says of a run, without its id and its instants."""
     paths = (f"/runs/{run}", f"/runs/{run}/tasks", f"/runs/{run}/history")
-    answers = [httpx.get(f"{bench.stack.api_url}{path}").raise_for_status().text for path in paths]
+    answers = [
+        httpx.get(f"{bench.stack.api_url}{path}", headers=bench.stack.headers).raise_for_status().text for path in paths
+    ]
     return [json.loads(_INSTANT.sub("(then)", answer.replace(str(run), "(run)"))) for answer in answers]
 
 

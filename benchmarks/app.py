@@ -53,6 +53,12 @@ async def nap(input: Any) -> dict[str, Any]:
     return _ANSWER
 
 
+@task("bench.nap_for")
+async def nap_for(input: float) -> dict[str, Any]:
+    await asyncio.sleep(input)
+    return _ANSWER
+
+
 @task("bench.long_once")
 async def long_once(ctx: Context) -> dict[str, Any]:
     """The first attempt lasts until something ends it; the others return at once."""

@@ -71,7 +71,7 @@ class Backlog:
     def pile_up(self) -> float:
         """Start the runs, and wait until all commands are in Kafka; seconds."""
         began = time.monotonic()
-        httpx.post(f"{self._stack.api_url}/workflows", json=WORKFLOW).raise_for_status()
+        httpx.post(f"{self._stack.api_url}/workflows", headers=self._stack.headers, json=WORKFLOW).raise_for_status()
         Load(WORKFLOW["name"]).burst(self._commands // TASKS, RUNS_PER_TRANSACTION)
         until(lambda: self._in_kafka() >= self._commands, PATIENCE_SECONDS, "all commands are in Kafka")
         return time.monotonic() - began

@@ -63,7 +63,9 @@ class Bench:
 
     def publish(self, *workflows: Mapping[str, Any]) -> None:
         for workflow in workflows:
-            answer = httpx.post(f"{self.stack.api_url}/workflows", json=workflow, timeout=PUBLISH_SECONDS)
+            answer = httpx.post(
+                f"{self.stack.api_url}/workflows", headers=self.stack.headers, json=workflow, timeout=PUBLISH_SECONDS
+            )
             answer.raise_for_status()
 
     # -- one measurement

@@ -4,7 +4,7 @@
 
 A start is due at its time, whatever became of those before. When all connections wait for answers it is sent late, and
 its answer's time counts from when it was due; what was not sent by the end is left out and counted. The client speaks
-just enough HTTP/1.1: a full one would take the cores from what is measured.
+just enough HTTP/1.1, with the token in HEADRACE_API_TOKEN: a full one would take the cores from what is measured.
 
 Prints one JSON line: {"starting": seconds, "asked", "sent", "answers": {status: how many}, "retry_after": {status:
 how many said so}, "broken", "answer_ms": {status: percentiles}}.
@@ -13,6 +13,7 @@ how many said so}, "broken", "answer_ms": {status: percentiles}}.
 import argparse
 import asyncio
 import json
+import os
 import time
 from collections import Counter, defaultdict
 from typing import Any, Final
@@ -28,6 +29,7 @@ class Callers:
     def __init__(self, address: str, workflow: str, per_second: float, seconds: float) -> None:
         self._host, port = address.split(":")
         self._port, self._workflow = int(port), workflow
+        self._token = os.environ["HEADRACE_API_TOKEN"]
         self._per_second, self._seconds = per_second, seconds
         self._number, self._total = 0, round(per_second * seconds)
         self._first = time.time() + CONNECT_SECONDS
@@ -77,6 +79,7 @@ class Callers:
         body = json.dumps({"input": {"due": round(due * 1_000_000)}}).encode()
         head = (
             f"POST /workflows/{self._workflow}/runs HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
+            f"Authorization: Bearer {self._token}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         writer.write(head.encode() + body)

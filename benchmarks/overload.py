@@ -44,7 +44,10 @@ _PROBES: Final = """
 SELECT (r.input ->> 'due')::float / 1e6, extract(epoch FROM r.finished_at)::float - (r.input ->> 'due')::float / 1e6
 FROM run r JOIN workflow_version v USING (version_id)
 WHERE v.name = %(probe)s AND (r.input ->> 'due')::float / 1e6 > %(since)s ORDER BY 1"""
-_OPEN: Final = "SELECT count(*) FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention')"
+_OPEN: Final = (
+    "SELECT count(*) FROM run "
+    "WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention')"
+)
 _STATUSES: Final = "SELECT status::text, count(*) FROM run GROUP BY 1"
 
 Flood = Callable[[Bench, float, float], "subprocess.Popen[str]"]
@@ -55,7 +58,7 @@ def through_api(bench: Bench, per_second: float, seconds: float) -> "subprocess.
     address = bench.stack.api_url.removeprefix("http://")
     return subprocess.Popen(
         [sys.executable, "-m", "benchmarks.callers", address, CHAIN["name"], str(per_second), str(seconds)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HEADRACE_API_TOKEN": bench.stack.token},
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -161,7 +164,7 @@ class Probes:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._url = f"{bench.stack.api_url}/workflows/{PROBE['name']}/runs"
-        self._client = httpx.Client(timeout=TIMEOUT_SECONDS)
+        self._client = httpx.Client(headers=bench.stack.headers, timeout=TIMEOUT_SECONDS)
         self._pool = ThreadPoolExecutor(64)
         self._halt = threading.Event()
         self._thread = threading.Thread(target=self._run, name="probes", daemon=True)

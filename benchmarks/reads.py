@@ -96,7 +96,7 @@ def _of_a_run(run: str, tasks: int) -> Asked:
 def _ask(bench: Bench, asked: Asked, requests: int) -> dict[str, dict[str, float]]:
     """Milliseconds of each; raises httpx's error for an answer that is none."""
     times: dict[str, list[float]] = {name: [] for name in asked}
-    with httpx.Client(base_url=bench.stack.api_url, timeout=TIMEOUT_SECONDS) as client:
+    with httpx.Client(base_url=bench.stack.api_url, headers=bench.stack.headers, timeout=TIMEOUT_SECONDS) as client:
         for name in asked:
             for _ in range(WARM_REQUESTS):
                 _time(client, asked[name])

@@ -190,7 +190,7 @@ class Rig:
     def __init__(self, stack: Stack, postgres: EmbeddedPostgres, kafka: ApacheKafka) -> None:
         self.stack, self.postgres, self.kafka = stack, postgres, kafka
         self.draw = random.Random(1)
-        self.client = httpx.Client(base_url=stack.api_url, timeout=10)
+        self.client = httpx.Client(base_url=stack.api_url, headers=stack.headers, timeout=10)
         self.accepted: set[str] = set()
         """The runs whose start was answered."""
         self._connection: psycopg.Connection[Any] | None = None

@@ -4,9 +4,11 @@
     make demo KEEP=1          # the same, and everything stays up until Ctrl-C
 
 Orders arrive as records on a topic: some twice, one that cannot be read, one that is wrong. The flights run as a wide
-graph. The release waits for a person, and so do two follow-ups, whose days are seconds here; one gets a reply. While
-orders are being packed, one worker gets SIGKILL: the other one carries on, and it comes back itself. At the end the
-account is checked against the world outside; what does not fit is said, and the exit status is 1.
+graph. An invoice is read from the images of its pages, one of which is blank until it is scanned again. The release
+waits for a person, and so do two follow-ups, whose days are seconds here; one gets a reply. Three payments are settled:
+a large one by two of three people, and one is undone, because its payee's account is closed. While orders are being
+packed, one worker gets SIGKILL: the other one carries on, and it comes back itself. At the end the account is checked
+against the world outside; what does not fit is said, and the exit status is 1.
 """
 
 import argparse
@@ -18,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,10 +39,12 @@ from headrace.views import Approval, DeadLetter, Run
 sys.path.insert(0, str(Path(__file__).parent))
 import account as accounts
 from demo_follow_up.outside import Outside as Office
+from documents import scanner
 from flights_etl.source import read_airlines
 from flights_etl.workflow import build_workflow
 from orders import shop
 from orders.outside import Outside
+from settlement.ledger import CLOSED, HELD, Ledger
 
 EXAMPLES = Path(__file__).resolve().parent
 WORKERS = 2
@@ -57,9 +61,17 @@ PACKING = 3
 LOG_LINES = 40
 TAKEOVERS_SHOWN = 6
 VERSION = "1.2.0"
+WRITTEN = ("orders", "documents", "release", "demo_follow_up", "settlement")
+"""Workflows in YAML."""
 CONTACTS = {"Ada": "ada@example.org", "Alan": "alan@example.org"}
 """Who asked for a demo; the first one replies."""
-QUESTIONS = 1 + len(CONTACTS)
+PAYMENTS = {"small": ("Grace", 4_900), "large": ("Grace", 250_000), "undone": (next(iter(CLOSED)), 7_500)}
+"""Payee and cents, by id. The large one has to be agreed to, and the last one cannot be confirmed."""
+AGREEING = ("ada", "grace")
+"""Two of the three who may."""
+QUESTIONS = 2 + len(CONTACTS)
+BLANK = 3
+"""The page of the invoice that the scanner saw from its back."""
 T = TypeVar("T")
 
 interrupted = threading.Event()
@@ -95,11 +107,13 @@ class Demo:
         self._orders = shop.make_orders(orders)
         self._outside = Outside(folder / "orders")
         self._office = Office(folder / "demo_follow_up")
+        self._ledger = Ledger(folder / "settlement")
         self._started = time.monotonic()
 
     @property
     def _expected(self) -> int:
-        return len(self._orders) + 2 + len(CONTACTS)
+        """Runs that complete; one more is undone."""
+        return len(self._orders) + 3 + len(CONTACTS) + len(PAYMENTS) - 1
 
     def tell(self) -> Outcome:
         self._publish()
@@ -114,12 +128,12 @@ class Demo:
     # == what is done ==================================================================================================
     def _publish(self) -> None:
         flights = build_workflow(list(read_airlines())).canonical()
-        files = [(EXAMPLES / name / "workflow.yaml").read_bytes() for name in ("orders", "release", "demo_follow_up")]
+        files = [(EXAMPLES / name / "workflow.yaml").read_bytes() for name in WRITTEN]
         published = [self._until("the API", partial(self._client.publish, text)) for text in (*files, flights)]
         self._say(f"published {', '.join(f'{each.name} version {each.version}' for each in published)}")
         if self._stack.broker:
             self._stack.broker.create_topics({shop.TOPIC: 4})
-        self._until("the subscription", lambda: subscribe(self._stack.api_url))
+        self._until("the subscription", lambda: subscribe(self._stack))
 
     def _place_orders(self) -> None:
         """All orders, every fifth one twice; one with a wrong amount; one event of another kind; one heap of bytes."""
@@ -134,7 +148,10 @@ class Demo:
         )
 
     def _start_the_others(self) -> None:
+        scans = self._folder / "scans"
+        scanner.scan(scans, blank=(BLANK,))
         inputs: dict[str, dict[str, str]] = {"flights_etl": {}, "release": {"version": VERSION}}
+        inputs["documents"] = {"document": scanner.NUMBER, "scans": str(scans)}
         for workflow, given in inputs.items():
             folder = {"folder": str(self._folder / workflow)}
             # The key makes it one run, however often we ask.
@@ -146,8 +163,12 @@ class Demo:
             follow_up = self._until("the API", partial(self._client.start, "demo_follow_up", asked, key=f"demo-{name}"))
             if name == next(iter(CONTACTS)):  # long before anybody waits for it: it is kept
                 self._until("the API", partial(self._reply, follow_up.run_id, email))
+        for payment, (payee, cents) in PAYMENTS.items():
+            asked = {"payment": {"id": payment, "payer": "Ada", "payee": payee, "cents": cents}}
+            self._until("the API", partial(self._client.start, "settlement", asked, key=f"demo-{payment}"))
         self._say(
-            "started flights_etl on 336,776 flights, a release, and two follow-ups; one contact has replied already"
+            f"started flights_etl on 336,776 flights, a release, an invoice of {len(scanner.PAGES)} scanned pages, and "
+            f"two follow-ups, of whom one has replied already, and {len(PAYMENTS)} payments"
         )
 
     def _kill_a_worker(self) -> None:
@@ -176,21 +197,36 @@ class Demo:
 
     def _approve(self) -> None:
         def approved() -> list[Approval] | None:
-            for approval in self._client.approvals():
-                self._client.approve(approval.approval_id, "looks good")
+            for client in (self._client, *people):
+                for approval in client.approvals(for_me=True):
+                    client.approve(approval.approval_id, "looks good")
             found = self._client.approvals(status="approved")
             return found if len(found) >= QUESTIONS else None
 
-        titles = [approval.title for approval in self._until("all to ask who have a question", approved)]
+        with ExitStack() as open_:
+            url, token = self._stack.api_url, self._stack.token
+            people = [open_.enter_context(Client(url, token, actor=name)) for name in AGREEING]
+            titles = [approval.title for approval in self._until("all to ask who have a question", approved)]
         self._say(f"approved {', '.join(f'“{title}”' for title in titles)}")
 
     def _repair(self) -> None:
-        """The order with a wrong amount, and the record that nobody can read."""
+        """The order with a wrong amount, the record that nobody can read, and the page that was blank."""
 
         def replayed() -> DeadLetter | None:
-            if letter := self._letter("parked", "task"):
+            if letter := self._letter("parked", "task", "orders"):
                 self._client.replay(letter.dead_letter_id, input=self._orders[0])
-            return self._letter("replayed", "task")
+            return self._letter("replayed", "task", "orders")
+
+        def closed_for_good(workflow: str) -> DeadLetter | None:
+            if letter := self._letter("parked", "task", workflow):
+                self._client.discard(letter.dead_letter_id, "the payment was undone")
+            return self._letter("discarded", "task", workflow)
+
+        def scanned_again() -> DeadLetter | None:
+            if letter := self._letter("parked", "task", "documents"):
+                image = scanner.scan_page(self._folder / "documents" / "page-again.png", BLANK)
+                self._client.replay(letter.dead_letter_id, input={"number": BLANK, "image": str(image)})
+            return self._letter("replayed", "task", "documents")
 
         def discarded() -> DeadLetter | None:
             if letter := self._letter("parked", "record"):
@@ -201,9 +237,15 @@ class Demo:
         self._say(f"found a dead letter of {wrong.workflow}.{wrong.task}, put the amount right, and replayed it")
         garbage = self._until("the unreadable record's dead letter", discarded)
         self._say(f"discarded the record at {garbage.topic}/{garbage.partition}/{garbage.offset}: {garbage.reason}")
+        closed = self._until("the dead letter of what was undone", lambda: closed_for_good("settlement"))
+        self._say(f"discarded the dead letter of {closed.workflow}.{closed.task}: what it had led to was undone")
+        page = self._until("the blank page's dead letter", scanned_again)
+        why = (page.error or {}).get("message", page.reason)
+        self._say(f"scanned a page again, and replayed {page.workflow}.{page.task} alone: {why}")
 
-    def _letter(self, status: str, kind: str) -> DeadLetter | None:
-        return next((each for each in self._client.dead_letters(status=status) if each.kind == kind), None)
+    def _letter(self, status: str, kind: str, workflow: str | None = None) -> DeadLetter | None:
+        letters = self._client.dead_letters(status=status)
+        return next((each for each in letters if each.kind == kind and workflow in (None, each.workflow)), None)
 
     def _wait_for_all(self) -> list[Run]:
         with self._console.status("") as status:
@@ -212,7 +254,7 @@ class Demo:
                 runs = self._runs()
                 completed = sum(run.status == "completed" for run in runs)
                 status.update(f"{completed} of {self._expected} runs completed")
-                return runs if completed >= self._expected else None
+                return runs if completed >= self._expected and all(run.is_over for run in runs) else None
 
             return self._until("all runs to complete", all_completed)
 
@@ -236,8 +278,10 @@ class Demo:
         checks = [
             *self._check_orders(runs),
             *self._check_flights(runs),
+            *self._check_documents(runs),
             *self._check_release(runs),
             *self._check_follow_ups(runs),
+            *self._check_payments(runs),
             self._check_parked(),
         ]
         self._console.print("\n[bold]What was checked[/]")
@@ -273,6 +317,20 @@ class Demo:
         detail = f"{report.get('flights', 0):,} flights of {len(direct)} carriers, equal to a direct computation"
         yield Check("the flights' totals are right", is_same, detail if is_same else f"{report} is not {direct}")
 
+    def _check_documents(self, runs: Sequence[Run]) -> Iterator[Check]:
+        run = next(run for run in runs if run.workflow == "documents")
+        output, total = run.output or {}, scanner.TOTAL_CENTS
+        detail = f"{output.get('number')} of {output.get('customer')} over {output.get('total_cents', 0) / 100:,.2f}"
+        yield Check("the invoice is read and adds up", output.get("total_cents") == total, detail)
+        ends = [
+            [each.outcome for each in self._client.attempts(page.task_id) if each.outcome in ("completed", "failed")]
+            for page in self._client.items(run.run_id, "read")
+        ]
+        expected = [["completed"]] * len(scanner.PAGES)
+        expected[BLANK - 1] = ["failed", "completed"]
+        detail = f"{len(ends)} pages, page {BLANK} from its second image"
+        yield Check("only the blank page was read again", ends == expected, detail if ends == expected else f"{ends}")
+
     def _check_release(self, runs: Sequence[Run]) -> Iterator[Check]:
         answer = next((run.outputs.get("smoke") for run in runs if run.workflow == "release"), None)
         yield Check("the release answers", answer == {"status": "ok", "version": VERSION}, str(answer))
@@ -290,6 +348,20 @@ class Demo:
         )
         detail = f"{len(mails)} mails, {len(reminders)} reminder of who has not replied"
         yield Check("each follow-up was sent once", holds, detail if holds else f"{replied} {mails} {reminders}")
+
+    def _check_payments(self, runs: Sequence[Run]) -> Iterator[Check]:
+        ended = {run.input["payment"]["id"]: run.status for run in runs if run.workflow == "settlement"}
+        expected = {**dict.fromkeys(PAYMENTS, "completed"), "undone": "compensated"}
+        yield Check("payments are settled or undone", ended == expected, str(ended))
+        balances, (payee, _) = self._ledger.balances(), PAYMENTS["small"]
+        paid = sum(cents for name, cents in PAYMENTS.values() if name == payee)
+        holds = balances == {"Ada": -paid, payee: paid} and self._ledger.audited() == ["large", "small"]
+        detail = f"{payee} has {balances.get(payee, 0) / 100:,.2f}, {balances.get(HELD, 0)} is held"
+        yield Check("no cent is lost", holds, detail if holds else f"{balances}, {self._ledger.audited()}")
+        steps = self._ledger.booked("undone")
+        yield Check(
+            "what failed was undone backwards", steps == ["hold", "settle", "reverse", "release"], ", ".join(steps)
+        )
 
     def _check_parked(self) -> Check:
         parked = self._client.dead_letters(status="parked")
@@ -334,11 +406,13 @@ def describe(takeover: accounts.Takeover) -> str:
     )
 
 
-def subscribe(api_url: str, **changes: str) -> bool:
+def subscribe(stack: Stack, **changes: str) -> bool:
     """Post `orders/subscription.json`, with other values for some of its fields; False when the API is away."""
     subscription = httpx.Response(200, content=(EXAMPLES / "orders" / "subscription.json").read_bytes()).json()
     try:
-        answer = httpx.post(f"{api_url}/subscriptions", json={**subscription, **changes}, timeout=5)
+        answer = httpx.post(
+            f"{stack.api_url}/subscriptions", json={**subscription, **changes}, headers=stack.headers, timeout=5
+        )
     except httpx.TransportError:
         return False
     if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
@@ -402,6 +476,7 @@ def _parse() -> argparse.Namespace:
 def _make_stack(folder: Path, console: Console | None) -> Stack:
     settings = {"ORDERS_DATA": str(folder / "orders"), "ORDERS_SHIP_SECONDS": f"{SHIP_SECONDS:g}"}
     settings["FOLLOW_UP_DATA"] = str(folder / "demo_follow_up")
+    settings["SETTLEMENT_DATA"] = str(folder / "settlement")
     log = (
         (lambda name, line: console.print(f"[dim]{name:>10}  {escape(line)}[/]", highlight=False)) if console else None
     )
@@ -419,7 +494,7 @@ def _make_stack(folder: Path, console: Console | None) -> Stack:
 def _run(stack: Stack, folder: Path, console: Console, given: argparse.Namespace) -> Outcome:
     begun = time.monotonic()
     console.print("[bold]headrace demo[/]: Postgres, a log, the engine and two workers, all on this machine")
-    with stack, Client(stack.api_url, actor="demo") as client:
+    with stack, Client(stack.api_url, stack.token, actor="demo", roles=("release-managers", "sales")) as client:
         stack.wait_workers(WORKERS)
         console.print(f"  started in {time.monotonic() - begun:.1f} s: {', '.join(stack.pids())}", highlight=False)
         console.print(f"  console {stack.console_url}, API {stack.api_url}\n", highlight=False)
@@ -437,11 +512,15 @@ def _run(stack: Stack, folder: Path, console: Console, given: argparse.Namespace
 
 
 def _keep(stack: Stack, console: Console) -> None:
+    made = httpx.post(f"{stack.api_url}/login-codes", headers=stack.headers).raise_for_status().json()
     console.print(
         f"\nEverything is still up. API [bold]{stack.api_url}[/], console [bold]{stack.console_url}[/]\n"
+        f"  log in to it, once: {stack.api_url}{made['path']}\n"
         f"  the runs of this demo: {stack.console_url}runs\n"
-        f"  HEADRACE_API={stack.api_url} {Path(sys.executable).parent}/headrace runs\nCtrl-C stops it.",
+        f"  HEADRACE_API={stack.api_url} HEADRACE_API_TOKEN={stack.token} "
+        f"{Path(sys.executable).parent}/headrace runs\nCtrl-C stops it.",
         highlight=False,
+        soft_wrap=True,
     )
     try:
         threading.Event().wait()

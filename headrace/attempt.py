@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.listing import Listing
     from headrace.registry import Body
     from headrace.worker.session import Session
+    from headrace.worker.task_log import TaskLog
 
 Name = tuple[bytes, int]
 """(run id as it stands in the Kafka key, task): what a worker holds at most one attempt of."""
@@ -55,7 +56,9 @@ class Attempt:
         "details",
         "had_effect",
         "limit_at",
+        "lines",
         "listing",
+        "log",
         "name",
         "overdue",
         "place",
@@ -98,6 +101,10 @@ class Attempt:
         self.overdue = False
         """Settled while its body still runs, and so still occupies a slot."""
         self.stop: Stop | None = None
+        self.log: TaskLog | None = None
+        """Takes what the body logs; None: nobody does."""
+        self.lines = 0
+        """Logged by it until now."""
         self.details: bytes | None = None
         """JSON that the body gave by `ctx.heartbeat`."""
 

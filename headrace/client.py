@@ -12,8 +12,9 @@ Each method is written once, in `headrace.requests`; `Endpoint` gives it the two
 
 import asyncio
 import functools
+import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Final, Generic, ParamSpec, Self, TypeVar, overload
 from urllib.parse import urlsplit
@@ -57,6 +58,8 @@ class Endpoint(Generic[P, T]):
 
 class _Endpoints:
     publish = Endpoint(requests.publish)
+    check = Endpoint(requests.check)
+    versions = Endpoint(requests.versions)
     workflows = Endpoint(requests.workflows)
     start = Endpoint(requests.start)
     run = Endpoint(requests.run)
@@ -67,21 +70,36 @@ class _Endpoints:
     items = Endpoint(requests.items)
     attempts = Endpoint(requests.attempts)
     history = Endpoint(requests.history)
+    children = Endpoint(requests.children)
+    parent = Endpoint(requests.parent)
     explain = Endpoint(requests.explain)
     cancel = Endpoint(requests.cancel)
     pause = Endpoint(requests.pause)
+    pause_workflow = Endpoint(requests.pause_workflow)
+    resume_workflow = Endpoint(requests.resume_workflow)
+    pauses = Endpoint(requests.pauses)
     resume = Endpoint(requests.resume)
     terminate = Endpoint(requests.terminate)
+    prioritise = Endpoint(requests.prioritise)
     rerun = Endpoint(requests.rerun)
+    migrate = Endpoint(requests.migrate)
     skip = Endpoint(requests.skip)
     signal = Endpoint(requests.signal)
     signals = Endpoint(requests.signals)
+    logs = Endpoint(requests.logs)
     post = Endpoint(requests.post)
     posted_signal = Endpoint(requests.posted_signal)
     release = Endpoint(requests.release)
+    pools = Endpoint(requests.pools)
+    pool = Endpoint(requests.pool)
+    set_pool = Endpoint(requests.set_pool)
     approvals = Endpoint(requests.approvals)
+    approval = Endpoint(requests.approval)
     approve = Endpoint(requests.approve)
     reject = Endpoint(requests.reject)
+    comment_approval = Endpoint(requests.comment_approval)
+    link_approval = Endpoint(requests.link_approval)
+    delegate = Endpoint(requests.delegate)
     parked_tasks = Endpoint(requests.parked_tasks)
     resolve = Endpoint(requests.resolve)
     dead_letters = Endpoint(requests.dead_letters)
@@ -94,14 +112,21 @@ class _Endpoints:
     discard_many = Endpoint(requests.discard_many)
     bulk_replay = Endpoint(requests.bulk_replay)
     stop_bulk_replay = Endpoint(requests.stop_bulk_replay)
+    bulk = Endpoint(requests.bulk)
+    foresee_bulk = Endpoint(requests.foresee_bulk)
+    bulk_progress = Endpoint(requests.bulk_progress)
+    bulk_items = Endpoint(requests.bulk_items)
+    stop_bulk = Endpoint(requests.stop_bulk)
     workers = Endpoint(requests.workers)
 
 
 class Client(_Endpoints):
     """Blocking client; may be shared by threads. Errors are those of `headrace.errors`.
 
-    base_url: of the API. token: sent as a bearer token. timeout: seconds for one exchange; one that finds the API away
-    is tried again a few times. actor: who acts, for the record. transport: for tests.
+    base_url: of the API. token: an API token; the one in HEADRACE_API_TOKEN when left out. timeout: seconds for one
+    exchange; one that finds the API away is tried again a few times. actor: who acts, for the record; roles: theirs,
+    where an approval asks for one: both count with the local token, others act as their token says. transport: for
+    tests.
     """
 
     def __init__(
@@ -111,10 +136,11 @@ class Client(_Endpoints):
         timeout: float = TIMEOUT_SECONDS,
         *,
         actor: str | None = None,
+        roles: Iterable[str] = (),
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._http = httpx.Client(
-            base_url=_checked(base_url), headers=_headers(token, actor), timeout=timeout, transport=transport
+            base_url=_checked(base_url), headers=_headers(token, actor, roles), timeout=timeout, transport=transport
         )
 
     @classmethod
@@ -163,10 +189,11 @@ class AsyncClient(_Endpoints):
         timeout: float = TIMEOUT_SECONDS,
         *,
         actor: str | None = None,
+        roles: Iterable[str] = (),
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._http = httpx.AsyncClient(
-            base_url=_checked(base_url), headers=_headers(token, actor), timeout=timeout, transport=transport
+            base_url=_checked(base_url), headers=_headers(token, actor, roles), timeout=timeout, transport=transport
         )
 
     @classmethod
@@ -219,12 +246,14 @@ def _no_reply(error: httpx.TransportError) -> Reply:
     return Reply(0, f"the API does not answer: {type(error).__name__}: {error}".encode())
 
 
-def _headers(token: str | None, actor: str | None) -> list[tuple[bytes, bytes]]:
+def _headers(token: str | None, actor: str | None, roles: Iterable[str]) -> list[tuple[bytes, bytes]]:
     headers = [(b"Accept", b"application/json")]
-    if token:
+    if token := token or os.environ.get("HEADRACE_API_TOKEN"):
         headers.append((b"Authorization", b"Bearer " + token.encode()))
     if actor:
         headers.append((b"Headrace-Actor", actor.encode()))
+    if named := ",".join(roles):
+        headers.append((b"Headrace-Roles", named.encode()))
     return headers
 
 

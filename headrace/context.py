@@ -14,6 +14,7 @@ from headrace.attempt import Attempt, Stop
 from headrace.errors import ConfigurationError, FencedError, NonRetryable, PayloadError, RetryAfter
 from headrace.messages import RunId, effect_key
 
+TASK_LOGGER: Final = "headrace.task"
 DETAILS_BYTES_MAX: Final = 4_096
 """All that a session holds travels in one record, so what is said about each task has to be short."""
 
@@ -51,6 +52,11 @@ class Context:
         return int(item) if dot else None
 
     @property
+    def round(self) -> int | None:
+        """Which round of a repeat this is, from 0; None outside of one."""
+        return self._attempt.command.round
+
+    @property
     def attempt(self) -> int:
         """Number of this try, from 1."""
         return self._attempt.command.attempt
@@ -62,8 +68,9 @@ class Context:
 
     @property
     def effect_key(self) -> str:
-        """Send it as the idempotency key of an outside call: the same for every attempt of this task."""
-        return effect_key(self.run_id, self.task)
+        """Send it as the idempotency key of an outside call: the same for every attempt of this task, and another one
+        in the next round of a repeat."""
+        return effect_key(self.run_id, self.task, self.round)
 
     @property
     def deadline(self) -> datetime | None:
@@ -80,11 +87,20 @@ class Context:
 
     @property
     def log(self) -> Any:
-        """A structlog logger bound to run, task, attempt and token."""
+        """A structlog logger bound to run, task, attempt and token. What it says goes on as structlog is configured,
+        and to the engine, where the console and `headrace logs` show it; `logging` used in a body does so too."""
         if self._log is None:
-            logger = structlog.get_logger("headrace.task")
+            log, processors = self._attempt.log, structlog.get_config()["processors"]
+            if log is not None:
+                processors = [log.take(self._attempt), *processors]
+            logger = structlog.wrap_logger(None, processors=processors, logger_factory_args=(TASK_LOGGER,))
             self._log = logger.bind(run_id=self.run_id, task=self.task, attempt=self.attempt, token=self.token)
         return self._log
+
+    @property
+    def hand_out(self) -> Attempt:
+        """For the worker: what it holds this body by."""
+        return self._attempt
 
     @property
     def cancelled(self) -> bool:

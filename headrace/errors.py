@@ -15,7 +15,9 @@
     ├── NonRetryable             HR-1011  raised by a body: do not try again
     ├── RetryAfter               HR-1012  raised by a body: try again after this delay
     ├── AmbiguousError           HR-1013  raised by a body: its effect may have happened -> by the task's `effect`
-    └── MissingObjectError       HR-1015  the object store lacks a large value, or has another -> 404; retry
+    ├── MissingObjectError       HR-1015  the object store lacks a large value, or has another -> 404; retry
+    ├── ForbiddenError           HR-1017  this person may not do that -> 403
+    └── AccessError              HR-1030  who calls is not known, or their token may not do this -> 401, 403
 
 Named for what the caller does next. Ids are fields, not only prose. docs/errors.md has a section for each code.
 """
@@ -139,3 +141,15 @@ class MissingObjectError(HeadraceError):
     """A large value that the object store does not have, or has with another content."""
 
     code = "HR-1015"
+
+
+class ForbiddenError(HeadraceError):
+    """Whoever acts is known, and may not do this: decide a question that is for others, say."""
+
+    code = "HR-1017"
+
+
+class AccessError(HeadraceError):
+    """The API does not know who calls, or their token is not for this."""
+
+    code = "HR-1030"

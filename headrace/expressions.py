@@ -4,7 +4,8 @@ A template is any JSON value. A string that is exactly one `${{ … }}` becomes 
 type; in mixed text the values are written into the text (a string as it is, anything else as JSON). `$${{` stands for a
 literal `${{`. An expression sees `input` (the run's input) and `tasks.NAME.output` (or `tasks["NAME"].output`). That
 of a `wait` also sees `now`, the instant at which the wait begins; it is the only one that does, so that all others give
-the same answer whenever they are asked. The `with` of a `map` also sees `item` and `index`.
+the same answer whenever they are asked. The `with` of a `map` also sees `item` and `index`, and that of a `compensate`
+sees `task`, the one that is undone.
 
 Rendering is on the hot path, so work is done by the cheapest means that gives the same answer:
 
@@ -36,7 +37,11 @@ Outputs = Callable[[str], bytes | None]
 variable's name behind a dot, which no task has, also that: `.item`."""
 Variables = tuple[str, ...]
 OF_AN_ITEM: Final = ("item", "index")
+OF_A_ROUND: Final = ("last", "index")
+OF_ITS_END: Final = ("output", "index")
 """Variables of a map: the item, and its place in the list from 0."""
+OF_A_COMPENSATION: Final = ("task",)
+"""The task that is undone: its `input`, and its `output`, null when it did not complete."""
 
 EXPRESSION_CHARS_MAX: Final = 4_000
 """Longer than anybody can review; it bounds the time to compile one."""
@@ -78,7 +83,9 @@ _SYMBOL: Final = re.compile(
 _WHO_KNOWS: Final = {
     "now": "; only a wait knows what time it is",
     "item": "; only the `with` of a map knows its items",
-    "index": "; only the `with` of a map knows its items",
+    "index": "; only the `with` of a map or of a repeat, and its `until`, count",
+    "last": "; only the `with` of a repeat knows what came out of the round before",
+    "output": "; only the `until` of a repeat knows what came out of the round, or write tasks.NAME.output",
 }
 _WORDS: Final = frozenset({"true", "false", "null", "in"})
 _TYPES: Final = frozenset({"bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"})
@@ -137,6 +144,11 @@ class Template:
         """Those of them that it looks into; the others are only handed on."""
         self._sole = parts[0] if len(frame) == 1 and self._parts else None
         self._whole = splices[0].expression.root if len(frame) == 1 and splices else None
+
+    def knows(self, variable: str) -> bool:
+        """Whether one of its expressions reads that variable."""
+        expressions = [part.expression for _, part in self._parts] + [part.expression for *_, part in self._splices]
+        return any(f".{variable}" in (each.root, *(root for root, _ in each.reads)) for each in expressions)
 
     def render(self, input: bytes, outputs: Outputs) -> bytes:
         """Make a task's input, as JSON bytes.
@@ -236,13 +248,15 @@ def compile_template(value: Any, variables: Variables = ()) -> Template:
     return Template(tuple(map(b"".join, frame)), parts)
 
 
-def compile_condition(text: str) -> Condition:
+def compile_condition(text: str, variables: Variables = ()) -> Condition:
     """Compile a task's `if`: CEL, bare or as one `${{ … }}`. Raises ExpressionError.
+
+    variables: as for `compile_template`.
 
     >>> compile_condition("tasks.price.output.total > 10.0").evaluate(b"{}", {"price": b'{"total":12.5}'}.get)
     True
     """
-    return Condition(_parse(unwrap(text)))
+    return Condition(_parse(unwrap(text, variables), variables))
 
 
 def compile_value(text: str) -> Value:
@@ -260,11 +274,11 @@ def compile_value(text: str) -> Value:
     return Value(_parse(stripped[3:end].strip(), ("now",)))
 
 
-def unwrap(text: str) -> str:
+def unwrap(text: str, variables: Variables = ()) -> str:
     """The CEL of a condition, without its `${{ }}` and the space around it. Raises ExpressionError."""
     if "${{" not in text:
         return text.strip()
-    pieces = _split(text.strip())
+    pieces = _split(text.strip(), variables)
     if len(pieces) != 1 or isinstance(pieces[0], str):
         raise ExpressionError("write the whole condition in one ${{ … }}, or without it")
     return pieces[0].text

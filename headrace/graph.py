@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from itertools import islice
 from typing import Annotated, Any, Final, Literal
@@ -34,16 +34,21 @@ from pydantic import (
     model_validator,
 )
 
+from headrace.approval import Approval, Escalation
 from headrace.cycles import find_knots, shortest_cycle, write_cycle
 from headrace.document import BYTES_MAX, Document, Path, copy_plain, format_path
 from headrace.duration import Duration, PositiveDuration, format_duration, parse_positive_duration
 from headrace.errors import DefinitionError, Fault
 from headrace.expressions import (
     EXPRESSION_CHARS_MAX,
+    OF_A_COMPENSATION,
+    OF_A_ROUND,
     OF_AN_ITEM,
+    OF_ITS_END,
     Condition,
     ExpressionError,
     Value,
+    Variables,
     compile_condition,
     compile_value,
     inspect_template,
@@ -52,6 +57,7 @@ from headrace.expressions import (
 from headrace.input_schema import InputSchema, find_schema_faults
 from headrace.instant import format_instant, parse_instant
 from headrace.machine.place import ITEMS_MAX
+from headrace.reference import describe_schema
 
 DEFINITION_BYTES_MAX: Final = BYTES_MAX
 """As text and in its canonical form, so that what was published once can be published again from what is stored."""
@@ -59,12 +65,11 @@ TASKS_MAX: Final = ITEMS_MAX
 """What fits DEFINITION_BYTES_MAX; the check takes about a second. Items of maps have the numbers behind."""
 NEEDS_MAX: Final = 10_000
 """A task may wait for all the others."""
+ROUNDS_MAX: Final = 1_000
+"""Of a repeat; every round leaves a row."""
 ATTEMPTS_MAX: Final = 1_000
 """More is a loop and not a retry; every attempt leaves a row."""
 DESCRIPTION_CHARS_MAX: Final = 2_000
-TITLE_CHARS_MAX: Final = 200
-APPROVERS_MAX: Final = 100
-APPROVER_CHARS_MAX: Final = 200
 KEY_CHARS_MAX: Final = 200
 PARALLEL: Final = 1_000
 """Items of one map under way at once, unless it says otherwise: one decision hands out no more than so many."""
@@ -124,6 +129,12 @@ QueueName = Annotated[
     WithJsonSchema(_text(_QUEUE_NAME)),
 ]
 
+PoolName = Annotated[
+    StrictStr,
+    AfterValidator(_matches(_DOTTED_NAME, "pool: a letter, then up to 99 letters, digits, _, . and -")),
+    WithJsonSchema(_text(_DOTTED_NAME)),
+]
+
 
 def _one_or_more(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
@@ -137,6 +148,10 @@ def _name_only(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
+def _body_only(value: Any) -> Any:
+    return {"run": value} if isinstance(value, str) else value
+
+
 def _join(value: Any) -> Any:
     """Said in one message: pydantic would say it once for each kind of join."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
@@ -147,6 +162,10 @@ def _join(value: Any) -> Any:
 
 _JOINS: Final = ("all", "any", "always", "on_failure")
 _JOIN_WANTED: Final = f"must be {', '.join(_JOINS)}, or how many of its needs have to complete"
+
+
+def _length_only(value: Any) -> Any:
+    return {"for": value} if isinstance(value, str | int | float | timedelta) else value
 
 
 def _given(value: Any) -> Any:
@@ -177,6 +196,13 @@ def _condition_text(value: Any) -> Any:
         return value
 
 
+def _until_text(value: Any) -> Any:
+    try:
+        return unwrap(value, OF_ITS_END) if isinstance(value, str) else value
+    except ExpressionError:
+        return value
+
+
 def _length_text(value: Any) -> Any:
     """One spelling for one length. An expression stays as it is."""
     if value is None or (isinstance(value, str) and "${{" in value):
@@ -200,9 +226,11 @@ class Retry(_Frozen):
     attempts: Annotated[StrictInt, Field(ge=1, le=ATTEMPTS_MAX)] = 3
     """Tries in all, the first one included."""
     backoff: Literal["exponential", "linear", "fixed"] = "exponential"
+    """How the delay grows with the attempts: it doubles, grows by the first one, or stays."""
     delay: Duration = timedelta(seconds=1)
     """Before the second attempt; later ones grow by `backoff`."""
     cap: Duration = timedelta(minutes=1)
+    """Above every delay, and not below the first."""
     jitter: Annotated[StrictFloat, Field(ge=0, le=1)] = 0.2
     """Share of the delay by which it may be longer or shorter."""
 
@@ -211,21 +239,6 @@ class Retry(_Frozen):
         if self.cap < self.delay:
             raise ValueError(f"cap {format_duration(self.cap)} is below delay {format_duration(self.delay)}")
         return self
-
-
-class Approval(_Frozen):
-    """A question to people that must be answered before the task goes on."""
-
-    title: Annotated[StrictStr, Field(max_length=TITLE_CHARS_MAX)] = ""
-    approvers: Annotated[
-        tuple[Annotated[StrictStr, Field(min_length=1, max_length=APPROVER_CHARS_MAX)], ...],
-        BeforeValidator(_one_or_more),
-        Field(max_length=APPROVERS_MAX),
-    ] = ()
-    """Names or roles; empty: whoever may approve at all."""
-    expires: PositiveDuration | None = None
-    """From the moment it is asked; None: never."""
-    on_expiry: Literal["fail", "approve", "reject"] = "fail"
 
 
 class Wait(_Frozen):
@@ -241,19 +254,26 @@ class Wait(_Frozen):
     @model_validator(mode="after")
     def _has_one_end(self) -> "Wait":
         if (self.for_ is None) == (self.until is None):
-            raise ValueError("a wait has either `for` or `until`")
+            raise ValueError(f"a {type(self).__name__.lower()} has either `for` or `until`")
         return self
+
+
+class Deadline(Wait):
+    """When a task has to have ended: so long after its turn came, or at an instant. In a definition also just how
+    long."""
 
 
 class Signal(_Frozen):
     """Something that is told from outside before the run goes on. In a definition also just its name."""
 
     name: SignalName
+    """Which signal."""
     key: Annotated[StrictStr | None, Field(min_length=1, max_length=EXPRESSION_CHARS_MAX)] = None
     """Which of the signals of that name: text with expressions; None: it makes no difference."""
     timeout: Annotated[StrictStr | None, BeforeValidator(_length_text)] = None
     """A duration, or an expression that gives one; None: it waits for as long as it takes."""
     on_timeout: Literal["fail", "complete"] = "fail"
+    """What it leads to that none has come by then; an output says which it was."""
     delivery: Literal["first", "all"] = "first"
     """Of a signal that is posted for its key: the task takes it, and nobody else of `first` gets it; or it hears it,
     like all others of `all`."""
@@ -281,13 +301,62 @@ class Map(_Frozen):
     completes, and its output says what failed."""
 
 
+class Repeat(_Frozen):
+    """The body of a task runs again until what comes out of it will do, and a number of times at most."""
+
+    until: Annotated[StrictStr, BeforeValidator(_until_text)]
+    """CEL, without `${{ }}`, over `output`, what came out of the round, and `index`, which one it was, from 0."""
+    max: Annotated[StrictInt, Field(ge=1, le=ROUNDS_MAX)]
+    """Rounds in all."""
+    delay: Duration = timedelta(0)
+    """Between two rounds."""
+    on_max: Literal["fail", "complete"] = "fail"
+    """What the task does when it does not hold after the last round."""
+
+
+class Child(_Frozen):
+    """Another workflow that a task runs, as a run of its own. In a definition also just its name."""
+
+    name: WorkflowName
+    """Which workflow; another than this one."""
+    version: Annotated[StrictInt, Field(ge=1)] | None = None
+    """None: the latest when the task has its turn."""
+    wait: StrictBool = True
+    """The task ends as that run does; otherwise it completes as soon as that has begun."""
+    on_cancel: Literal["cancel", "abandon"] = "cancel"
+    """What becomes of a run that the task waits for when the task ends first."""
+
+    @model_validator(mode="after")
+    def _what_it_says_counts(self) -> "Child":
+        if not self.wait and "on_cancel" in self.model_fields_set:
+            raise ValueError("`on_cancel` is for a task that waits: with `wait: false` nothing of it is cancelled")
+        return self
+
+
+class Compensate(_Frozen):
+    """What undoes a task when its run fails or is cancelled. In a definition also just the name of the body."""
+
+    run: BodyName
+    """Registered name of the body, such as `payments.refund`."""
+    with_: Annotated[Any, BeforeValidator(_given)] = Field(None, validation_alias="with", serialization_alias="with")
+    """Template of its input; None: `{input, output}` of the task."""
+    queue: QueueName | None = None
+    """None: that of the task."""
+    retry: Annotated[Retry, BeforeValidator(_attempts_only)] = Retry()
+    """How often, and how long apart, the body is tried; a number: so many attempts."""
+    timeout: PositiveDuration | None = None
+    """How long one attempt may take."""
+
+
 class Task(_Frozen):
     """One unit of work. With `approval` and no `run` it is only the question; with both, the question comes first.
-    A `wait` or a `signal` is nothing else; a `map` is a `run` for each item of a list."""
+    A `wait` or a `signal` is nothing else; a `map` is a `run` for each item of a list; a `workflow` is a run of another
+    workflow, with this task's `with` as its input and `timeout` as the most that it is waited for."""
 
     run: BodyName | None = None
     """Registered name of the body, such as `payments.charge`."""
     needs: Annotated[tuple[TaskName, ...], BeforeValidator(_one_or_more), Field(max_length=NEEDS_MAX)] = ()
+    """The tasks that must be done before, one name or a list of them; without it: it begins with the run."""
     join: Annotated[
         Literal["all", "any", "always", "on_failure"] | Annotated[StrictInt, Field(ge=1, le=NEEDS_MAX)],
         BeforeValidator(_join),
@@ -300,9 +369,13 @@ class Task(_Frozen):
     with_: Annotated[Any, BeforeValidator(_given)] = Field(None, validation_alias="with", serialization_alias="with")
     """Template of the input; None: the run's input."""
     queue: QueueName = "default"
+    """The lane of workers that takes it."""
     retry: Annotated[Retry, BeforeValidator(_attempts_only)] = Retry()
+    """What an attempt that failed leads to; a number: that many attempts."""
     timeout: PositiveDuration | None = None
+    """How long one attempt may take."""
     approval: Approval | None = None
+    """A question to people; asked before `run`, if there is one."""
     exclusive: StrictBool = False
     """Two bodies of this task never overlap: each starts only after the engine has recorded its owner."""
     effect: Literal["idempotent", "reconcile", "manual"] = "idempotent"
@@ -311,8 +384,23 @@ class Task(_Frozen):
     lookup: BodyName | None = None
     """Registered name of the body that tells what became of an effect."""
     wait: Wait | None = None
+    """Nothing runs, and time passes."""
     signal: Annotated[Signal | None, BeforeValidator(_name_only)] = None
+    """Nothing runs until the run is told this; text: the name of the signal."""
     map: Annotated[Map | None, BeforeValidator(_list_only)] = None
+    """`run` for each item of a list; a list, or an expression that gives one: only that."""
+    pool: PoolName | None = None
+    """Each hand-out of its body waits for a slot of this pool; of a map, that of each item."""
+    repeat: Repeat | None = None
+    """`run` again and again, until what comes out of it will do."""
+    deadline: Annotated[Deadline | None, BeforeValidator(_length_only)] = None
+    """Of all its attempts and what lies between them, from its turn on; then it fails."""
+    start_within: PositiveDuration | None = None
+    """How long a hand-out may wait until its body begins; then the task fails."""
+    workflow: Annotated[Child | None, BeforeValidator(_name_only)] = None
+    """Another workflow runs, as a run of its own; text: the name of the workflow."""
+    compensate: Annotated[Compensate | None, BeforeValidator(_body_only)] = None
+    """What undoes it when its run fails or is cancelled; text: only the body."""
 
     @model_validator(mode="after")
     def _does_something(self) -> "Task":
@@ -320,22 +408,37 @@ class Task(_Frozen):
             return self._does_only("wait")
         if self.signal is not None:
             return self._does_only("signal")
+        if self.workflow is not None:
+            return self._does_only("workflow", "with_", "timeout")
         if self.run is None and self.approval is None:
             raise ValueError(_DOES_NOTHING)
+        if self.run is None and self.start_within is not None:
+            raise ValueError("`start_within` needs a `run`: a body that begins")
         if self.run is None and (self.exclusive or self.effect != "idempotent"):
             raise ValueError("`exclusive` and `effect` need a `run`")
+        if self.run is None and self.pool is not None:
+            raise ValueError("a `pool` needs a `run`: its slots are for bodies")
         if (self.effect == "reconcile") != (self.lookup is not None):
             raise ValueError("`effect: reconcile` and `lookup` go together")
+        if self.compensate is not None and self.run is None:
+            raise ValueError("a `compensate` needs a `run`, which it undoes")
+        if self.compensate is not None and self.repeat is not None:
+            raise ValueError("a `repeat` has no `compensate`: let a task behind it have one")
         if self.map is not None and self.run is None:
             raise ValueError("a `map` needs a `run`, the body of each item")
+        if self.repeat is not None and (self.run is None or self.map is not None):
+            raise ValueError("a `repeat` needs a `run`, the body of each round, and no `map`")
         return self
 
-    def _does_only(self, what: str) -> "Task":
+    def _does_only(self, what: str, *but: str) -> "Task":
         bodies = (
-            "run", "with_", "queue", "retry", "timeout", "approval", "exclusive", "effect", "lookup", "signal", "map"
+            "run", "with_", "queue", "retry", "timeout", "approval", "exclusive", "effect", "lookup", "signal", "map",
+            "pool", "repeat", "deadline", "start_within", "workflow", "compensate",
         )  # fmt: skip
         fields = type(self).model_fields
-        more = [name.rstrip("_") for name in bodies if getattr(self, name) != fields[name].get_default()]
+        more = [
+            name.rstrip("_") for name in bodies if name not in but and getattr(self, name) != fields[name].get_default()
+        ]
         if more := [name for name in more if name != what]:
             hint = (
                 "; the time-out of a signal is `signal: {timeout: …}`" if what == "signal" and "timeout" in more else ""
@@ -345,19 +448,24 @@ class Task(_Frozen):
         return self
 
 
-_DOES_NOTHING: Final = "a task must have `run`, `approval`, or both; or `wait`; or `signal`"
+_DOES_NOTHING: Final = "a task must have `run`, `approval`, or both; or `wait`; or `signal`; or `workflow`"
 
 
 class Workflow(_Frozen):
     """A published graph. `tasks` keeps the order of the definition: a task's position in it is its number."""
 
     name: WorkflowName
+    """Under which it is published; the same name again is another version of it."""
     description: Annotated[StrictStr, Field(max_length=DESCRIPTION_CHARS_MAX)] = ""
+    """For people."""
     input: dict[str, Any] | None = None
     """JSON Schema of a run's input; None: anything goes."""
     output: dict[str, Any] | None = None
     """Template of what comes out of a run that completed; None: only its tasks have outputs."""
+    deadline: PositiveDuration | None = None
+    """Of a run, from its start on; then all that is open ends, and the run has failed."""
     tasks: Annotated[dict[TaskName, Task], Field(min_length=1, max_length=TASKS_MAX)]
+    """By name, in an order that is kept."""
 
     def canonical(self) -> bytes:
         """The one JSON text of this content, however it was written; `Workflow.model_validate_json` reads it back.
@@ -387,6 +495,10 @@ class Workflow(_Frozen):
                 task["with"] = _sort_keys(task["with"])
             if "map" in task:
                 task["map"] = _sort_keys(task["map"])
+            for part in {"context", "form"} & task.get("approval", {}).keys():
+                task["approval"][part] = _sort_keys(task["approval"][part])
+            if "with" in task.get("compensate", ()):
+                task["compensate"]["with"] = _sort_keys(task["compensate"]["with"])
         if "input" in content:
             content["input"] = _sort_keys(content["input"])
         if "output" in content:
@@ -424,21 +536,36 @@ def json_schema() -> dict[str, Any]:
     }
     properties["if"] = {"type": ["string", "boolean", "null"], "default": None}
     properties["with"] = {"not": {"type": "null"}}
-    approvers = schema["$defs"]["Approval"]["properties"]["approvers"]
-    schema["$defs"]["Approval"]["properties"]["approvers"] = {"anyOf": [approvers["items"], approvers]}
-    task["anyOf"] = [{"required": [name]} for name in ("run", "approval", "wait", "signal")]
+    for model, field in (("Approval", "approvers"), ("Approval", "remind"), ("Escalation", "to")):
+        many = schema["$defs"][model]["properties"][field]
+        schema["$defs"][model]["properties"][field] = {"anyOf": [many["items"], many]}
+    task["anyOf"] = [{"required": [name]} for name in ("run", "approval", "wait", "signal", "workflow")]
     lists = {"anyOf": [{"type": "array", "maxItems": ITEMS_MAX}, {"type": "string"}]}
     properties["map"] = {"anyOf": [*lists["anyOf"], {"$ref": "#/$defs/Map"}, {"type": "null"}], "default": None}
     schema["$defs"]["Map"]["properties"]["over"] = lists
-    schema["$defs"]["Wait"]["properties"]["for"] = {"type": ["string", "number"], "exclusiveMinimum": 0}
-    schema["$defs"]["Wait"]["properties"]["until"] = {"type": "string"}
-    schema["$defs"]["Wait"]["oneOf"] = [{"required": ["for"]}, {"required": ["until"]}]
+    length = {"type": ["string", "number"], "exclusiveMinimum": 0}
+    for name in ("Wait", "Deadline"):
+        schema["$defs"][name]["properties"]["for"] = {**length}
+        schema["$defs"][name]["properties"]["until"] = {"type": "string"}
+        schema["$defs"][name]["oneOf"] = [{"required": ["for"]}, {"required": ["until"]}]
+    properties["deadline"] = {"anyOf": [length, {"$ref": "#/$defs/Deadline"}, {"type": "null"}], "default": None}
     properties["signal"] = {
         "anyOf": [_text(_DOTTED_NAME), {"$ref": "#/$defs/Signal"}, {"type": "null"}],
         "default": None,
     }
+    properties["workflow"] = {
+        "anyOf": [_text(_DOTTED_NAME), {"$ref": "#/$defs/Child"}, {"type": "null"}],
+        "default": None,
+    }
+    properties["compensate"] = {
+        "anyOf": [_text(_DOTTED_NAME), {"$ref": "#/$defs/Compensate"}, {"type": "null"}],
+        "default": None,
+    }
+    undo = schema["$defs"]["Compensate"]["properties"]
+    undo["with"], undo["retry"] = {"not": {"type": "null"}}, dict(properties["retry"])
     schema["$defs"]["Signal"]["properties"]["timeout"] = {"type": ["string", "number", "null"], "exclusiveMinimum": 0}
     schema["properties"]["tasks"]["propertyNames"] = names
+    describe_schema(schema, Workflow)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
@@ -479,8 +606,10 @@ class Builder:
         description: str = "",
         input: Mapping[str, Any] | None = None,
         output: Mapping[str, Any] | None = None,
+        deadline: str | float | timedelta | None = None,
     ) -> None:
         self._content: dict[str, Any] = {"name": name, "description": description, "input": input, "output": output}
+        self._content["deadline"] = _to_data(deadline)
         self._tasks: dict[str, dict[str, Any]] = {}
         self._repeated: list[str] = []
 
@@ -503,12 +632,20 @@ class Builder:
         wait: Wait | Mapping[str, Any] | None = None,
         signal: str | Signal | Mapping[str, Any] | None = None,
         map: Map | Mapping[str, Any] | Sequence[Any] | str | None = None,
+        pool: str | None = None,
+        deadline: str | float | timedelta | Deadline | Mapping[str, Any] | None = None,
+        start_within: str | float | timedelta | None = None,
+        repeat: Repeat | Mapping[str, Any] | None = None,
+        workflow: str | Child | Mapping[str, Any] | None = None,
+        compensate: str | Compensate | Mapping[str, Any] | None = None,
     ) -> "Builder":
         """Add a task; its position is its number. Fields as in YAML, with `_` after the names Python has taken."""
         if name in self._tasks:
             self._repeated.append(name)
         given = {"run": run, "if": if_, "with": with_, "retry": retry, "timeout": timeout, "approval": approval}
-        given |= {"lookup": lookup, "wait": wait, "signal": signal, "map": map}
+        given |= {"lookup": lookup, "wait": wait, "signal": signal, "map": map, "pool": pool, "compensate": compensate}
+        given |= {"deadline": deadline, "start_within": start_within, "repeat": repeat}
+        given |= {"workflow": workflow}
         fields = {key: _to_data(value) for key, value in given.items() if value is not None}
         self._tasks[name] = {**fields, "needs": needs, "join": join, "queue": queue, "exclusive": exclusive}
         self._tasks[name]["effect"] = effect
@@ -530,6 +667,7 @@ def build(
     description: str = "",
     input: Mapping[str, Any] | None = None,
     output: Mapping[str, Any] | None = None,
+    deadline: str | float | timedelta | None = None,
 ) -> Builder:
     """Begin a workflow in Python.
 
@@ -539,7 +677,7 @@ def build(
     >>> list(orders.publishable().tasks)
     ['validate', 'charge']
     """
-    return Builder(name, description=description, input=input, output=output)
+    return Builder(name, description=description, input=input, output=output, deadline=deadline)
 
 
 def _to_data(value: Any) -> Any:
@@ -647,8 +785,11 @@ _NAMES: Final = {
 
 
 def _known_fields(path: Path) -> list[str]:
+    if len(path) > 3 and path[2:4] == ("approval", "escalate"):
+        return list(Escalation.model_fields)
     models: dict[str, type[BaseModel]] = {
-        "retry": Retry, "approval": Approval, "wait": Wait, "signal": Signal, "map": Map
+        "retry": Retry, "approval": Approval, "wait": Wait, "signal": Signal, "map": Map,
+        "deadline": Deadline, "repeat": Repeat, "workflow": Child, "compensate": Compensate,
     }  # fmt: skip
     model: type[BaseModel] = Workflow
     if len(path) >= 2:  # tasks.NAME and deeper
@@ -662,6 +803,12 @@ def _suggest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"; did you mean {close[0]}?"
     return f"; known are {', '.join(choices)}" if len(choices) <= 20 else ""
+
+
+_LENGTHS: Final = (
+    ("wait", "for"), ("wait", "until"), ("signal", "timeout"), ("deadline", "for"), ("deadline", "until")
+)  # fmt: skip
+"""Fields that hold a duration or an instant, or an expression that gives one."""
 
 
 # == the graph as a whole ==============================================================================================
@@ -682,17 +829,23 @@ class _GraphCheck:
 
     def faults(self) -> list[_Found]:
         for name, task in self._tasks.items():
-            if all(task.get(what) is None for what in ("run", "approval", "wait", "signal")):
+            if all(task.get(what) is None for what in ("run", "approval", "wait", "signal", "workflow")):
                 self._found.append((("tasks", name), _DOES_NOTHING))
             self._edges[name] = self._find_needs(name, task.get("needs"))
             self._check_join(name, task)
+            self._check_child(name, task)
         order = self._sort()
         self._find_cycles(order)
         self._check_references(order)
-        schema = self._data.get("input")
-        if isinstance(schema, dict):
-            self._found.extend((("input", *path), message) for path, message in find_schema_faults(schema))
+        self._check_schema(("input",), self._data.get("input"))
+        for name, task in self._tasks.items():
+            if isinstance(task.get("approval"), dict):
+                self._check_schema(("tasks", name, "approval", "form"), task["approval"].get("form"))
         return self._found
+
+    def _check_schema(self, place: Path, schema: Any) -> None:
+        if isinstance(schema, dict):
+            self._found.extend(((*place, *path), message) for path, message in find_schema_faults(schema))
 
     def _find_needs(self, name: str, needs: Any) -> dict[str, Path]:
         place: Path = ("tasks", name, "needs")
@@ -719,6 +872,14 @@ class _GraphCheck:
             self._found.append((("tasks", name, "join"), f"there is nothing to join: {name} has no needs"))
         elif isinstance(join, int) and not isinstance(join, bool) and count < join <= NEEDS_MAX:
             self._found.append((("tasks", name, "join"), f"{join} cannot complete: {name} has {count} needs"))
+
+    def _check_child(self, name: str, task: dict[str, Any]) -> None:
+        """What other workflows it leads to is known, and looked at, where it is published."""
+        child = task.get("workflow")
+        given = child.get("name") if isinstance(child, dict) else child
+        if given is not None and given == self._data.get("name"):
+            where: Path = ("tasks", name, "workflow")
+            self._found.append((where, f"a workflow cannot start itself: {given} -> {given}"))
 
     def _suggest_task(self, name: str) -> str:
         return _suggest(name, self._all) if len(self._found) < 20 else ""
@@ -786,18 +947,31 @@ class _GraphCheck:
             over, where = (
                 (mapped.get("over"), (*place, "map", "over")) if isinstance(mapped, dict) else (mapped, (*place, "map"))
             )
-            variables = OF_AN_ITEM if mapped is not None else ()
-            for given, start, known in ((task.get("with"), (*place, "with"), variables), (over, where, ())):
+            repeat = task.get("repeat")
+            variables = OF_AN_ITEM if mapped is not None else OF_A_ROUND if repeat is not None else ()
+            approval = task.get("approval")
+            shown = approval if isinstance(approval, dict) else dict[str, Any]()
+            undo = task.get("compensate")
+            undone = undo.get("with") if isinstance(undo, dict) else None
+            templates: list[tuple[Any, Path, Variables]] = [
+                (task.get("with"), (*place, "with"), variables),
+                (over, where, ()),
+                (undone, (*place, "compensate", "with"), OF_A_COMPENSATION),
+                *((shown.get(part), (*place, "approval", part), ()) for part in ("title", "context")),
+            ]
+            for given, start, known in templates:
                 for finding in inspect_template(given, known) if given is not None else ():
                     path = (*start, *finding.path)
                     if finding.error is not None:
                         self._found.append((path, finding.error))
                     yield from ((name, reference, path) for reference in sorted(finding.references))
-            for what, key in (("wait", "for"), ("wait", "until"), ("signal", "timeout")):
+            for what, key in _LENGTHS:
                 waits = task.get(what)
+                if what == "deadline" and isinstance(waits, str):
+                    waits = {"for": waits}
                 text = waits.get(key) if isinstance(waits, dict) else None
                 if isinstance(text, str) and "${{" in text:
-                    where = (*place, what, key)
+                    where = (*place, what, key) if isinstance(task[what], dict) else (*place, what)
                     yield from ((name, reference, where) for reference in self._read(where, compile_value, text))
             signal = task.get("signal")
             for finding in inspect_template(signal["key"]) if isinstance(signal, dict) and signal.get("key") else ():
@@ -805,10 +979,14 @@ class _GraphCheck:
                 if finding.error is not None:
                     self._found.append((where, finding.error))
                 yield from ((name, reference, where) for reference in sorted(finding.references))
-            condition = task.get("if")
-            if isinstance(condition, str):
-                where = (*place, "if")
-                yield from ((name, reference, where) for reference in self._read(where, compile_condition, condition))
+            until = repeat.get("until") if isinstance(repeat, dict) else None
+            for text, where, known in (
+                (task.get("if"), (*place, "if"), ()),
+                (until, (*place, "repeat", "until"), OF_ITS_END),
+            ):
+                if isinstance(text, str):
+                    compile_it = partial(compile_condition, variables=known)
+                    yield from ((name, reference, where) for reference in self._read(where, compile_it, text))
 
     def _read(self, where: Path, compile_it: Callable[[str], Condition | Value], text: str) -> list[str]:
         try:

@@ -1,4 +1,5 @@
-"""The JSON Schema of a run's input: checked when it is published, applied when a run starts. Nothing is ever fetched.
+"""The JSON Schema of a run's input, or of the answer to an approval: checked when it is published, applied when a run
+starts or somebody answers. Nothing is ever fetched.
 
 jsonschema is imported where it is used: it takes longer to import than all the rest, and workers never need it.
 """
@@ -8,6 +9,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
+import msgspec
+
 from headrace.document import Path, format_path
 from headrace.errors import Fault
 
@@ -15,6 +18,13 @@ INPUT_FAULTS_MAX: Final = 100
 """More are left out: a large input of another shape is wrong everywhere."""
 _MESSAGE_CHARS_MAX: Final = 300
 _VERBATIM: Final = frozenset({"const", "default", "enum", "examples"})
+
+
+def check_answer(schema: str | bytes, answer: bytes) -> list[Fault]:
+    """What is wrong with the answer to an approval by the schema of its form, both JSON; paths begin with `form`."""
+    faults = InputSchema(msgspec.json.decode(schema)).check(msgspec.json.decode(answer))
+    return [Fault(f"form.{fault.path}" if fault.path[:1] not in ("", "[") else f"form{fault.path}", fault.message)
+            for fault in faults]  # fmt: skip
 
 
 class InputSchema:

@@ -82,6 +82,8 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     """Its result is looked into by an expression, and so may not be a reference to an object store."""
     lookup: bool = False
     """`run` is the lookup: it tells what became of the effect of an attempt, and does nothing itself."""
+    round: int | None = None
+    """Which round of a repeat this is, from 0."""
     workflow: str = ""
     version: int = 0
     v: int = WIRE_VERSION
@@ -174,6 +176,15 @@ class Due(msgspec.Struct, tag="due", tag_field="kind", omit_defaults=True):
     v: int = WIRE_VERSION
 
 
+class Admitted(msgspec.Struct, tag="admitted", tag_field="kind", omit_defaults=True):
+    """A slot of its pool is this task's: it may be handed out."""
+
+    task: int
+    token: int
+    nonce: str
+    v: int = WIRE_VERSION
+
+
 class Requested(msgspec.Struct, tag="requested", tag_field="kind", omit_defaults=True):
     """A row of `inbox` waits to be applied: the record only names it, so nobody can forge a decision or a cancel
     through Kafka."""
@@ -182,7 +193,7 @@ class Requested(msgspec.Struct, tag="requested", tag_field="kind", omit_defaults
     v: int = WIRE_VERSION
 
 
-Event = Started | Succeeded | Failed | Returned | Lost | Due | Requested
+Event = Started | Succeeded | Failed | Returned | Lost | Due | Admitted | Requested
 
 
 # == workers -> session agent ========================================================================================
@@ -220,6 +231,34 @@ class Tick(msgspec.Struct, tag="tick", tag_field="kind", omit_defaults=True):
 WorkerMessage = Heartbeat | Tick
 
 
+# == workers -> log agent ============================================================================================
+class LogLine(msgspec.Struct, array_like=True):
+    """One line that a body wrote."""
+
+    seq: int
+    """From 0 within its hand-out: a record that comes twice is told by it."""
+    at: int
+    """The worker's wall clock, microseconds since 1970: for people."""
+    level: int
+    """As in Python's logging: 10 debug, 20 info, 30 warning, 40 error, 50 critical."""
+    logger: str
+    message: str
+    fields: msgspec.Raw = msgspec.Raw(b"null")
+    """JSON object, or null."""
+
+
+class Logged(msgspec.Struct, tag="logged", tag_field="kind", omit_defaults=True):
+    """What the body of one hand-out wrote since the last of these."""
+
+    task: int
+    attempt: int
+    token: int
+    nonce: str
+    worker: str
+    lines: list[LogLine]
+    v: int = WIRE_VERSION
+
+
 # == engine -> workers ===============================================================================================
 class Renewed(msgspec.Struct, tag="renewed", tag_field="kind", omit_defaults=True):
     """Heartbeat `seq` of `session` was recorded: its lease counts from when that heartbeat was *sent*."""
@@ -251,15 +290,26 @@ class Abort(msgspec.Struct, tag="abort", tag_field="kind", omit_defaults=True):
     v: int = WIRE_VERSION
 
 
-ControlMessage = Renewed | Granted | Abort
+class Yield(msgspec.Struct, tag="yield", tag_field="kind", omit_defaults=True):
+    """This hand-out waits where every worker slot is taken, while another worker of its queue is idle: hand it back,
+    unless its body has begun. An older worker does not know this, and keeps it."""
+
+    run: str
+    task: int
+    token: int
+    v: int = WIRE_VERSION
 
 
-_T = TypeVar("_T", Command, Event, WorkerMessage, ControlMessage)
+ControlMessage = Renewed | Granted | Abort | Yield
+
+
+_T = TypeVar("_T", Command, Event, WorkerMessage, ControlMessage, Logged)
 
 encode: Final = msgspec.json.Encoder().encode
 _command: Final[msgspec.json.Decoder[Command]] = msgspec.json.Decoder(Command)
 _event: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
 _worker: Final[msgspec.json.Decoder[WorkerMessage]] = msgspec.json.Decoder(WorkerMessage)
+_logged: Final[msgspec.json.Decoder[Logged]] = msgspec.json.Decoder(Logged)
 _control: Final[msgspec.json.Decoder[ControlMessage]] = msgspec.json.Decoder(ControlMessage)
 
 
@@ -281,6 +331,11 @@ def decode_worker_message(value: bytes | None) -> WorkerMessage:
 def decode_control_message(value: bytes | None) -> ControlMessage:
     """Raises MessageError on anything that is not a control message of a known wire version."""
     return _decode(_control, value)
+
+
+def decode_logged(value: bytes | None) -> Logged:
+    """Raises MessageError on anything that is not a log record of a known wire version."""
+    return _decode(_logged, value)
 
 
 def _decode(decoder: "msgspec.json.Decoder[_T]", value: bytes | None) -> _T:
@@ -309,7 +364,7 @@ def _keyed(secret: bytes) -> "hashlib.blake2b":
     return hashlib.blake2b(key=secret, digest_size=12)
 
 
-def effect_key(run: str, name: str) -> str:
+def effect_key(run: str, name: str, round: int | None = None) -> str:
     """Name one effect for the outside world: the same for every attempt of the task, different for every task of every
-    run."""
-    return f"{run}/{name}"
+    run, and for every round of a repeat."""
+    return f"{run}/{name}" if round is None else f"{run}/{name}/{round}"

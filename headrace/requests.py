@@ -20,22 +20,37 @@ from headrace import errors, payload
 from headrace.views import (
     Approval,
     Attempt,
+    Bulk,
+    BulkItem,
+    BulkPreview,
     BulkReplay,
+    ChildRun,
     DeadLetter,
     DeadLetterGroup,
     DeadLetterSelection,
+    Delegation,
     Explanation,
     HistoryItem,
+    Link,
+    LogLine,
+    LogPage,
+    Migration,
     Page,
+    ParentRun,
     ParkedTask,
+    Pool,
     PostedSignal,
+    PublishCheck,
     Published,
+    Relations,
     Rerun,
     Run,
     Signal,
     Task,
+    VersionRuns,
     Worker,
     Workflow,
+    WorkflowPause,
 )
 
 TRIES_MAX: Final = 6
@@ -45,6 +60,7 @@ DELAY_SECONDS_MAX: Final = 5.0
 WAIT_FIRST_SECONDS: Final = 0.05
 WAIT_MAX_SECONDS: Final = 1.0
 PAGE_ITEMS: Final = 200
+LOG_LINES: Final = 1_000
 _AWAY: Final = frozenset({429, 502, 503, 504})
 _JSON: Final = "application/json"
 
@@ -90,11 +106,30 @@ def publish(workflow: str | bytes | Mapping[str, Any] | Definition) -> Flow[Publ
 
     Raises DefinitionError with every fault.
     """
+    content, content_type = _definition(workflow)
+    return (yield from _write("/workflows", content, Published, content_type=content_type))
+
+
+def check(workflow: str | bytes | Mapping[str, Any] | Definition) -> Flow[PublishCheck]:
+    """What publishing that would lead to: which version, what is different, and the runs in flight. Publishes nothing.
+
+    Raises DefinitionError with every fault.
+    """
+    content, content_type = _definition(workflow)
+    return (yield from _write("/workflows/check", content, PublishCheck, content_type=content_type))
+
+
+def versions(workflow: str) -> Flow[list[VersionRuns]]:
+    """The latest version, and older ones that still have runs in flight, newest first; raises NotFoundError."""
+    answer = yield from _read(f"/workflows/{_part(workflow)}/versions", Page[VersionRuns])
+    return answer.items
+
+
+def _definition(workflow: str | bytes | Mapping[str, Any] | Definition) -> tuple[bytes, str]:
     if isinstance(workflow, str | bytes):
-        text = workflow.encode() if isinstance(workflow, str) else workflow
-        return (yield from _write("/workflows", text, Published, content_type="application/yaml"))
-    body = payload.encode_input(workflow) if isinstance(workflow, Mapping) else workflow.canonical()
-    return (yield from _write("/workflows", body, Published))
+        return workflow.encode() if isinstance(workflow, str) else workflow, "application/yaml"
+    content = payload.encode_input(workflow) if isinstance(workflow, Mapping) else workflow.canonical()
+    return content, _JSON
 
 
 def workflows(*, limit: int | None = None) -> Flow[list[Workflow]]:
@@ -109,15 +144,17 @@ def start(
     key: str | None = None,
     version: int | None = None,
     run_id: str | None = None,
+    priority: int | None = None,
 ) -> Flow[Run]:
     """Start a run.
 
     input: any JSON, a pydantic model or a dataclass; `{}` when left out. key: one key makes one run, for ever: a second
-    start returns that run. run_id: a UUIDv7, when the caller wants to know it beforehand.
+    start returns that run. run_id: a UUIDv7, when the caller wants to know it beforehand. priority: in the queues of
+    pools, from -100 to 100.
     Raises NotFoundError, or PayloadError for an input that the workflow's schema refuses.
     """
     body = {"input": msgspec.Raw(b"{}" if input is None else payload.encode_input(input))}
-    given = {"key": key, "version": version, "run_id": run_id}
+    given = {"key": key, "version": version, "run_id": run_id, "priority": priority}
     body_given = {**body, **{name: value for name, value in given.items() if value is not None}}
     return (yield from _write(f"/workflows/{_part(workflow)}/runs", msgspec.json.encode(body_given), Run))
 
@@ -179,6 +216,16 @@ def history(run_id: str, *, limit: int | None = None) -> Flow[list[HistoryItem]]
     return (yield from _list(f"/runs/{_part(run_id)}/history", HistoryItem, limit=limit))
 
 
+def children(run_id: str, *, limit: int | None = None) -> Flow[list[ChildRun]]:
+    """The runs that tasks of a run have asked for, in the order of the graph; of one task the latest is the last."""
+    return (yield from _list(f"/runs/{_part(run_id)}/relations", ChildRun, limit=limit))
+
+
+def parent(run_id: str) -> Flow[ParentRun | None]:
+    """The run of which a task has asked for this one; None when nobody's has, or that has been removed."""
+    return (yield from _read(f"/runs/{_part(run_id)}/relations", Relations)).parent
+
+
 def explain(run_id: str, task: str | None = None) -> Flow[Explanation]:
     """Why a run, or one of its tasks, does not move: the nearest cause first. Raises NotFoundError."""
     path = f"/runs/{_part(run_id)}/explain" if task is None else f"/tasks/{_part(f'{run_id}.{task}')}/explain"
@@ -201,9 +248,31 @@ def resume(run_id: str, reason: str = "") -> Flow[None]:
     yield from _write(f"/runs/{_part(run_id)}/resume", msgspec.json.encode({"reason": reason}), object)
 
 
+def pause_workflow(workflow: str, reason: str = "") -> Flow[None]:
+    """Pause all runs of a workflow, those that are started from now on, too. Raises ConflictError when it is paused."""
+    yield from _write(f"/workflows/{_part(workflow)}/pause", msgspec.json.encode({"reason": reason}), object)
+
+
+def resume_workflow(workflow: str, reason: str = "") -> Flow[None]:
+    """End the pause of a workflow. Raises ConflictError when it is not paused."""
+    yield from _write(f"/workflows/{_part(workflow)}/resume", msgspec.json.encode({"reason": reason}), object)
+
+
+def pauses(*, limit: int | None = None) -> Flow[list[WorkflowPause]]:
+    """Paused workflows by name, with how far their runs are."""
+    return (yield from _list("/pauses", WorkflowPause, limit=limit))
+
+
 def terminate(run_id: str, reason: str = "") -> Flow[None]:
     """End a run by force, without any clean-up. Raises ConflictError when it is over."""
     yield from _write(f"/runs/{_part(run_id)}/terminate", msgspec.json.encode({"reason": reason}), object)
+
+
+def prioritise(run_id: str, priority: int, reason: str = "") -> Flow[None]:
+    """Change the place of a run's tasks in the queues of pools, from -100 to 100; each point is worth a minute of
+    waiting. Raises ConflictError when it is over."""
+    body = msgspec.json.encode({"priority": priority, "reason": reason})
+    yield from _write(f"/runs/{_part(run_id)}/priority", body, object)
 
 
 def rerun(
@@ -221,6 +290,18 @@ def rerun(
     if row_version is not None:
         body["row_version"] = row_version
     return (yield from _write(f"/runs/{_part(run_id)}/rerun", msgspec.json.encode(body), Rerun))
+
+
+def migrate(run_id: str, version: int | None = None, *, reason: str = "", dry_run: bool = False) -> Flow[Migration]:
+    """Move a paused run to another version of its workflow, the latest when left out. With `dry_run` the answer says
+    what stands in the way, and nothing else happens.
+
+    Raises ConflictError when something does, or the run has ended or is on that version.
+    """
+    body: dict[str, Any] = {"reason": reason, "dry_run": dry_run}
+    if version is not None:
+        body["version"] = version
+    return (yield from _write(f"/runs/{_part(run_id)}/migrate", msgspec.json.encode(body), Migration))
 
 
 def skip(run_id: str, task: str, output: Any = None, *, reason: str = "") -> Flow[None]:
@@ -248,6 +329,31 @@ def signals(run_id: str, *, limit: int | None = None) -> Flow[list[Signal]]:
     return (yield from _list(f"/runs/{_part(run_id)}/signals", Signal, limit=limit))
 
 
+def logs(
+    run_id: str,
+    *,
+    task: str | None = None,
+    attempt: int | None = None,
+    level: str = "debug",
+    text: str | None = None,
+    limit: int | None = None,
+) -> Flow[list[LogLine]]:
+    """What the bodies of a run logged, in the order in which it came.
+
+    task: of this task or item only. level: debug, info, warning or error, and above. text: somewhere in a line.
+    """
+    path, lines, after = f"/runs/{_part(run_id)}/logs", list[LogLine](), 0
+    given = {"task": task, "attempt": attempt, "level": level, "q": text}
+    asked = {name: str(value) for name, value in given.items() if value is not None}
+    while True:
+        size = min(LOG_LINES, LOG_LINES if limit is None else limit - len(lines))
+        page: LogPage = yield from _read(path, LogPage, {**asked, "after": str(after), "limit": str(size)})
+        lines += page.items
+        after = page.last
+        if len(page.items) < size or (limit is not None and len(lines) >= limit):
+            return lines
+
+
 def post(
     name: str, key: str, data: object = None, *, id: str | None = None, keep: str | float | None = None
 ) -> Flow[PostedSignal]:
@@ -272,25 +378,87 @@ def release(run_id: str) -> Flow[None]:
     yield from _write(f"/runs/{_part(run_id)}/release", b"{}", object)
 
 
+# == pools =============================================================================================================
+def pools(*, limit: int | None = None) -> Flow[list[Pool]]:
+    """Pools by name; also those that some task waits for and nobody has set."""
+    return (yield from _list("/pools", Pool, limit=limit))
+
+
+def pool(name: str) -> Flow[Pool]:
+    """One pool, with those who hold its slots and those who wait; raises NotFoundError."""
+    return (yield from _read(f"/pools/{_part(name)}", Pool))
+
+
+def set_pool(name: str, *, limit: int | None = None, rate: str | None = None) -> Flow[Pool]:
+    """Make a pool, or give it other limits. limit: how many tasks hold a slot at once. rate: how many begin in how
+    long, such as `10/s`. With fewer slots nothing is stopped."""
+    given: dict[str, object] = {"limit": limit, "rate": rate}
+    content = {field: value for field, value in given.items() if value is not None}
+    return (yield from _write(f"/pools/{_part(name)}", msgspec.json.encode(content), Pool, method="PUT"))
+
+
 # == people ============================================================================================================
-def approvals(*, status: str = "waiting", limit: int | None = None) -> Flow[list[Approval]]:
-    """Approvals, newest first. status: waiting, approved, rejected, expired, cancelled or all."""
-    return (yield from _list("/approvals", Approval, {"status": status}, limit=limit))
+def approvals(*, status: str = "waiting", for_me: bool = False, limit: int | None = None) -> Flow[list[Approval]]:
+    """Approvals, newest first. status: waiting, approved, rejected, expired, cancelled or all. for_me: only those that
+    wait for whoever asks, who is the client's `actor` with its `roles`."""
+    params = {"for": "me"} if for_me else {"status": status}
+    return (yield from _list("/approvals", Approval, params, limit=limit))
 
 
-def approve(approval_id: str, comment: str = "") -> Flow[Approval]:
-    """Say yes. Raises ConflictError when it was decided before."""
-    return (yield from _decide(approval_id, "approve", comment))
+def approval(approval_id: str) -> Flow[Approval]:
+    """One approval, with the record of its decisions; raises NotFoundError."""
+    return (yield from _read(f"/approvals/{_part(approval_id)}", Approval))
 
 
-def reject(approval_id: str, comment: str = "") -> Flow[Approval]:
-    """Say no. Raises ConflictError when it was decided before."""
-    return (yield from _decide(approval_id, "reject", comment))
+def approve(approval_id: str, comment: str = "", *, form: object = None) -> Flow[Approval]:
+    """Say yes; it is approved once as many as are needed have. form: what is filled in, where it has one.
+
+    Raises ConflictError when it was decided before, or this person has voted; ForbiddenError when it is for others;
+    PayloadError when what is filled in is refused.
+    """
+    return (yield from _decide(approval_id, "approve", comment, form))
 
 
-def _decide(approval_id: str, decision: str, comment: str) -> Flow[Approval]:
-    body = msgspec.json.encode({"comment": comment})
+def reject(approval_id: str, comment: str = "", *, form: object = None) -> Flow[Approval]:
+    """Say no, which decides. Raises as `approve`."""
+    return (yield from _decide(approval_id, "reject", comment, form))
+
+
+def _decide(approval_id: str, decision: str, comment: str, form: object) -> Flow[Approval]:
+    given: dict[str, object] = {"comment": comment}
+    if form is not None:
+        given["form"] = msgspec.Raw(payload.encode_input(form))
+    body = msgspec.json.encode(given)
     return (yield from _write(f"/approvals/{_part(approval_id)}/{decision}", body, Approval))
+
+
+def comment_approval(approval_id: str, comment: str) -> Flow[Approval]:
+    """Say something without deciding. Raises ConflictError when it is not open."""
+    body = msgspec.json.encode({"comment": comment})
+    return (yield from _write(f"/approvals/{_part(approval_id)}/comments", body, Approval))
+
+
+def link_approval(
+    approval_id: str, name: str, *, role: str | None = None, expires_in: float | None = None
+) -> Flow[Link]:
+    """Make an address at which this person decides, once. expires_in: seconds; three days when left out.
+
+    Raises ForbiddenError when they may not decide.
+    """
+    given = {"for": name, "role": role, "expires_in": expires_in}
+    body = msgspec.json.encode({key: value for key, value in given.items() if value is not None})
+    return (yield from _write(f"/approvals/{_part(approval_id)}/links", body, Link))
+
+
+def delegate(
+    to: str, *, from_name: str, ends_at: datetime, starts_at: datetime | None = None, reason: str = ""
+) -> Flow[Delegation]:
+    """Let another decide in one's place. from_name: the client's `actor`, or a role of theirs as `role:finance`.
+
+    Raises ForbiddenError when it is not theirs to give.
+    """
+    given = {"from": from_name, "to": to, "ends_at": ends_at, "starts_at": starts_at, "reason": reason}
+    return (yield from _write("/delegations", msgspec.json.encode(given), Delegation))
 
 
 def parked_tasks(*, limit: int | None = None) -> Flow[list[ParkedTask]]:
@@ -383,6 +551,37 @@ def stop_bulk_replay(replay_id: str) -> Flow[BulkReplay]:
     return (yield from _write(f"/dead-letters/replays/{_part(replay_id)}/stop", b"{}", BulkReplay))
 
 
+def foresee_bulk(act: str, **filter: object) -> Flow[BulkPreview]:
+    """What `bulk` would do."""
+    body = payload.encode_input({"act": act, "filter": _filter(filter), "dry_run": True})
+    return (yield from _write("/bulk", body, BulkPreview))
+
+
+def bulk(act: str, *, rate: float = 10.0, reason: str = "", **filter: object) -> Flow[Bulk]:
+    """Ask the same of all runs that match, `rate` a second, in the background. act: cancel, terminate, pause, resume,
+    release or rerun. filter: workflow, version, status (one or several), since, until, run_ids; all must hold.
+
+    Raises ConflictError when there is none of which an open bulk does not ask it already.
+    """
+    body = payload.encode_input({"act": act, "filter": _filter(filter), "rate": rate, "reason": reason})
+    return (yield from _write("/bulk", body, Bulk))
+
+
+def bulk_progress(bulk_id: str) -> Flow[Bulk]:
+    """How far a bulk has come, and what became of what it asked for."""
+    return (yield from _read(f"/bulk/{_part(bulk_id)}", Bulk))
+
+
+def bulk_items(bulk_id: str, *, limit: int | None = None) -> Flow[list[BulkItem]]:
+    """What came of each item, in the order of their turns."""
+    return (yield from _list(f"/bulk/{_part(bulk_id)}/items", BulkItem, limit=limit))
+
+
+def stop_bulk(bulk_id: str) -> Flow[Bulk]:
+    """End a bulk: of what has not had its turn nothing is asked. Raises ConflictError when it is over."""
+    return (yield from _write(f"/bulk/{_part(bulk_id)}/stop", b"{}", Bulk))
+
+
 def workers(*, limit: int | None = None) -> Flow[list[Worker]]:
     """Worker sessions, newest first, with those that ended lately."""
     return (yield from _list("/workers", Worker, limit=limit))
@@ -393,9 +592,9 @@ def _read(path: str, kind: type[T], params: Mapping[str, str] | None = None) -> 
     return (yield from _exchange(Send("GET", path, params or {}), kind))
 
 
-def _write(path: str, body: bytes, kind: type[T], *, content_type: str = _JSON) -> Flow[T]:
+def _write(path: str, body: bytes, kind: type[T], *, content_type: str = _JSON, method: str = "POST") -> Flow[T]:
     headers = {"Content-Type": content_type, "Idempotency-Key": uuid.uuid4().hex}
-    return (yield from _exchange(Send("POST", path, body=body, headers=headers), kind))
+    return (yield from _exchange(Send(method, path, body=body, headers=headers), kind))
 
 
 def _list(
@@ -447,7 +646,7 @@ def _params(**given: str | None) -> dict[str, str]:
 
 
 def _filter(given: Mapping[str, object]) -> dict[str, object]:
-    """Which dead letters, as JSON; None asks for nothing."""
+    """Which dead letters or runs, as JSON; None asks for nothing."""
     return {
         name: value.isoformat() if isinstance(value, datetime) else value
         for name, value in given.items()

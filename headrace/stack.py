@@ -1,7 +1,7 @@
 """Everything Headrace needs, running on this machine: Kafka and Postgres (embedded or given), the engine, workers.
 
     with Stack("app.py", workers=2) as stack:
-        httpx.get(f"{stack.api_url}/health")
+        httpx.get(f"{stack.api_url}/runs", headers=stack.headers)
         stack.kill9("worker-1")                    # it comes back; another worker takes over what it held
 
 The processes are named `streams-1`, `relay-1`, `api`, `worker-1` …; the embedded servers `broker` and `postgres`.
@@ -42,7 +42,7 @@ READY_SECONDS: Final = 60.0
 MEND_SECONDS: Final = 0.5
 LINES_MAX: Final = 5_000
 """Lines of output kept for whoever asks after the fact."""
-ENGINE_ONLY: Final = ("HEADRACE_POSTGRES", "HEADRACE_SECRET")
+ENGINE_ONLY: Final = ("HEADRACE_POSTGRES", "HEADRACE_SECRET", "HEADRACE_API_LOCAL_TOKEN")
 """Settings that a worker has no business with."""
 
 
@@ -87,7 +87,10 @@ class Stack:
         self._workers, self._queues, self._slots = workers, tuple(queues), slots
         self._partitions, self._prefix = partitions, prefix
         self._more = dict(settings or {})
+        self.token = f"hr_{secrets.token_urlsafe(32)}"
+        """The local token of the API: it may everything, for as long as this stack is there."""
         self._own_settings = {
+            "HEADRACE_API_LOCAL_TOKEN": self.token,
             "HEADRACE_API": self.api_url,
             "HEADRACE_PREFIX": prefix,
             "HEADRACE_PARTITIONS": str(partitions),
@@ -114,6 +117,11 @@ class Stack:
     @property
     def api_url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a call of the API carries so that it is known."""
+        return {"Authorization": f"Bearer {self.token}"}
 
     @property
     def console_url(self) -> str:
@@ -318,7 +326,7 @@ class Stack:
 
     def _live_workers(self) -> int:
         try:
-            answer = httpx.get(f"{self.api_url}/workers", params={"limit": 200}, timeout=2)
+            answer = httpx.get(f"{self.api_url}/workers", params={"limit": 200}, headers=self.headers, timeout=2)
             return sum(item["live"] for item in answer.raise_for_status().json()["items"])
         except httpx.HTTPError:
             return 0

@@ -16,7 +16,7 @@ processes do to a run; `crash_next` and `hang_next` bring back the two ends of t
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from itertools import count
@@ -34,34 +34,46 @@ from headrace.machine import (
     Abort,
     Action,
     Ask,
+    AwaitSlot,
     BuryTask,
+    CancelChild,
     Cancelled,
+    ChildTold,
     ClearTimer,
     CloseLetter,
     CloseQuestion,
+    CountRounds,
     Decided,
     Dispatch,
     EndAttempt,
     Finish,
+    FreeSlot,
     Grant,
     KeepOutput,
     KeepSignal,
     Listen,
     MachineEvent,
+    Migrated,
+    NoteRound,
     Park,
     Paused,
     Plan,
+    Prioritised,
     Replayed,
     Reran,
     Resolved,
     Resumed,
     RunState,
     RunStatus,
+    SetDeadline,
+    SetPriority,
     SetTimer,
     Signalled,
+    StartChild,
     StopListening,
     Supplied,
     TakeSignal,
+    TakeSlot,
     TaskPlan,
     TaskState,
     TaskStatus,
@@ -73,10 +85,14 @@ from headrace.machine import (
     compile_plan,
 )
 from headrace.machine.advance import can_be_supplied, choose_rerun
-from headrace.machine.place import items_of, task_of
+from headrace.machine.child import refuse_input
+from headrace.machine.event import PRIORITY_MAX
+from headrace.machine.place import RUN, compensation_of, is_compensation, is_item, items_of, task_of
+from headrace.machine.reason import DEPTH_MAX, TOO_DEEP
 from headrace.machine.status import PAUSED, RUN_TERMINAL
 from headrace.messages import (
     PAYLOAD_BYTES_MAX,
+    Admitted,
     Command,
     Due,
     Error,
@@ -88,19 +104,23 @@ from headrace.messages import (
     make_nonce,
 )
 from headrace.object_store import OBJECT_BYTES_MAX, ObjectStore
+from headrace.question import Question
 from headrace.registry import Registry
 from headrace.registry import default as default_registry
+from headrace.standing import Person
 from headrace.worker.execution import Execution
 
 __all__ = ["Harness", "HarnessRun", "HarnessTask", "HistoryItem"]
 
 _T = TypeVar("_T")
-_End = Literal["before", "after", "hang"]
-"""How a body ends without an answer: its worker dies before it, or after it; or it never ends."""
+_End = Literal["before", "after", "hang", "leave"]
+"""How a body ends without an answer: its worker dies before it, or after it; it never ends; or it never begins."""
 SESSION: Final = "harness"
 """The one worker session there is."""
 BEGINNING: Final = "2026-01-01T00:00:00Z"
 """When a harness begins that is not told otherwise: always the same, so that a test is, too."""
+FOREVER: Final = 2**62
+_MINUTE: Final = 60_000_000
 _SECRET: Final = b"not secret: nobody but the harness speaks to its machine"
 
 
@@ -129,7 +149,11 @@ class HarnessTask(NamedTuple):
     error: str | None
     """`CODE: message` of why it failed, was skipped or is before a person."""
     due_at: datetime | None
-    """When its backoff, its time-out or its wait ends."""
+    """When its backoff, its time-out, its time in the queue or its wait ends."""
+    deadline_at: datetime | None = None
+    """When it has to have ended."""
+    rounds: int = 0
+    """Of a repeat: how many rounds have ended."""
 
 
 class _Timer(NamedTuple):
@@ -142,8 +166,23 @@ class _Timer(NamedTuple):
     kind: str
 
     @property
-    def is_of_a_signal(self) -> bool:
-        return self.kind == "wait" and self.run.state.plan.tasks[self.task].signal is not None
+    def is_of_a_question(self) -> bool:
+        """Its expiry, a reminder (`remind 0`) or a step of its escalation (`escalate 0`)."""
+        return self.kind.partition(" ")[0] in ("expiry", "remind", "escalate")
+
+    @property
+    def is_an_end(self) -> bool:
+        """Whether it ends what somebody may come before: an approval, a wait for a signal or a child, a deadline."""
+        spec = None if self.kind != "wait" else self.run.state.plan.tasks[self.task]
+        is_a_limit = spec is not None and (spec.signal is not None or spec.child is not None)
+        return is_a_limit or self.is_of_a_question or self.kind == "deadline"
+
+
+class _Delegation(NamedTuple):
+    from_name: str
+    to: str
+    starts: int
+    ends: int
 
 
 class _Posted:
@@ -170,6 +209,22 @@ class _Wait(NamedTuple):
         return (state.status, state.token) != (TaskStatus.WAITING, self.token)
 
 
+class _Waiter(NamedTuple):
+    """A task that waits for a slot."""
+
+    run: "_Run"
+    task: int
+    token: int
+    pool: str
+    began_at: int
+    order: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """A point of priority is worth a minute of waiting."""
+        return self.began_at - self.run.priority * _MINUTE, self.order
+
+
 class _VirtualAttempt(Attempt):
     """An attempt that begins by the clock of its harness."""
 
@@ -190,7 +245,9 @@ class Harness:
     workflow: published in any way: a `Workflow`, YAML or JSON text, or parsed data. Raises DefinitionError.
     bodies: a registry, or functions by the names that `run:` says; without them, those of `@headrace.task`. Raises
     ConfigurationError when the workflow names one that is not there.
+    pools: how many slots each pool has; one that is not named has as many as are asked for. Rates are not modelled.
     at: when the clock begins; raises ValueError for an instant without an offset.
+    workflows: others, which tasks with `workflow` start. Each is there in one version, whichever is asked for.
     Use it in a `with` statement when bodies are async: they share an event loop, which ends with it.
 
     >>> harness = Harness("name: hello\\ntasks: { greet: { run: greet } }", {"greet": lambda name: f"Hello, {name}!"})
@@ -203,9 +260,12 @@ class Harness:
         workflow: Workflow | str | bytes | Mapping[str, Any],
         bodies: Registry | Mapping[str, Callable[..., Any]] | None = None,
         *,
+        pools: Mapping[str, int] | None = None,
         at: datetime | str = BEGINNING,
+        workflows: Sequence[Workflow | str | bytes | Mapping[str, Any]] = (),
     ) -> None:
-        self._engine = _Engine(_published(workflow), _registered(bodies), _instant(at))
+        published = [_published(each) for each in (workflow, *workflows)]
+        self._engine = _Engine(published, _registered(bodies), _instant(at), dict(pools or {}))
 
     def __enter__(self) -> "Harness":
         return self
@@ -240,23 +300,29 @@ class Harness:
         """Let time pass for as long as timers move something: until every run has ended, or waits for a person or a
         signal.
 
-        Neither is waited out: an approval expires, and the time-out of a signal comes, when the clock is advanced to it
-        or comes to it for another reason.
+        Neither is waited out, nor is a deadline: an approval expires, and the time-out of a signal or a child, or a
+        deadline comes, when the clock is advanced to it or comes to it for another reason.
         """
         while (timer := self._engine.next_timer(without_expiry=True)) is not None:
             self._engine.advance_to(timer.due_at)
 
     # -- runs ----------------------------------------------------------------------------------------------------------
-    def start(self, input: Any = None) -> "HarnessRun":
-        """Start a run, and let everything happen that needs no time.
+    def start(self, input: Any = None, *, by: str = "", priority: int = 0) -> "HarnessRun":
+        """Start a run, and let everything happen that needs no time. by: who starts it, for `no_self_approval`.
 
-        input: JSON data, or what a body may return; an empty object when left out. Raises DefinitionError when the
-        workflow's schema refuses it.
+        priority: its place in the queues of pools, from -100 to 100. input: JSON data, or what a body may return; an
+        empty object when left out. Raises DefinitionError when the workflow's schema refuses it.
         """
         raw = payload.encode_input({} if input is None else input)
         if faults := self._engine.workflow.check_input(msgspec.json.decode(raw)):
             raise DefinitionError(faults)
-        return HarnessRun(self._engine, self._engine.start(raw))
+        return HarnessRun(self._engine, self._engine.start(raw, by, _priority(priority)))
+
+    def set_pool(self, name: str, slots: int) -> None:
+        """Give a pool another number of slots. With fewer, what holds one goes on, and nothing is admitted until so
+        many are free."""
+        self._engine.pools[name] = slots
+        self._engine.settle()
 
     def post(self, name: str, key: str, data: Any = None, *, by: str = "") -> None:
         """Tell something to whoever waits for this name and key, in any run of the harness, now or later: one task
@@ -264,15 +330,29 @@ class Harness:
         self._engine.post(_Posted(name, key, payload.encode_input(data), by, self._engine.at))
         self._engine.settle()
 
-    def crash_next(self, task: str, *, after_its_effect: bool = False) -> None:
+    def delegate(
+        self, from_name: str, to: str, *, starts: datetime | str | None = None, ends: datetime | str | None = None
+    ) -> None:
+        """Let `to` decide in place of `from_name`, a name or a role, between two instants: from now on, and for ever,
+        when left out."""
+        since = self._engine.at if starts is None else _instant(starts)
+        until = FOREVER if ends is None else _instant(ends)
+        self._engine.delegations.append(_Delegation(from_name, to, since, until))
+
+    def crash_next(self, task: str, *, after_its_effect: bool = False, workflow: str | None = None) -> None:
         """Let the worker die with the next body of this task: before the body does anything, or once it has returned
         and before anybody hears of it. Of a map: with the next of its items. May be said several times, for the
-        attempts to come."""
-        self._engine.plan_end(task, "after" if after_its_effect else "before")
+        attempts to come. workflow: of the task, where it is one of the other `workflows`."""
+        self._engine.plan_end(task, "after" if after_its_effect else "before", workflow)
 
-    def hang_next(self, task: str) -> None:
+    def hang_next(self, task: str, *, workflow: str | None = None) -> None:
         """Let the next body of this task never answer, so that only its `timeout` ends it."""
-        self._engine.plan_end(task, "hang")
+        self._engine.plan_end(task, "hang", workflow)
+
+    def leave_next(self, task: str, *, workflow: str | None = None) -> None:
+        """Let the next command of this task lie in its queue, where no worker takes it: only its `start_within` ends
+        that, a deadline, or a person."""
+        self._engine.plan_end(task, "leave", workflow)
 
 
 class HarnessRun:
@@ -285,6 +365,10 @@ class HarnessRun:
     def run_id(self) -> RunId:
         return self._run.run_id
 
+    @property
+    def _plan(self) -> Plan:
+        return self._run.state.plan
+
     # -- how it stands -------------------------------------------------------------------------------------------------
     @property
     def status(self) -> RunStatus:
@@ -293,12 +377,12 @@ class HarnessRun:
     @property
     def tasks(self) -> dict[str, str]:
         """The status of every task."""
-        return {spec.name: self._run.state.task(spec.index).status.value for spec in self._engine.plan.tasks}
+        return {spec.name: self._run.state.task(spec.index).status.value for spec in self._plan.tasks}
 
     @property
     def outputs(self) -> dict[str, Any]:
         """What its tasks returned, as far as they have completed."""
-        tasks = {spec.name: self._task(spec.index) for spec in self._engine.plan.tasks}
+        tasks = {spec.name: self._task(spec.index) for spec in self._plan.tasks}
         return {name: task.output for name, task in tasks.items() if task.status is TaskStatus.COMPLETED}
 
     @property
@@ -318,38 +402,72 @@ class HarnessRun:
         return list(self._run.history)
 
     def task(self, name: str) -> HarnessTask:
-        """One task as it stands, or one item of a map: `pages.17`. Raises NotFoundError."""
-        return self._task(self._engine.place(name))
+        """One task as it stands, one item of a map: `pages.17`, or what undoes a task: `charge.compensate`. Raises
+        NotFoundError."""
+        return self._task(self._run.place(name))
 
     def items(self, name: str) -> list[HarnessTask]:
         """The items of a map that have begun, in the order of its list. Raises NotFoundError."""
-        counts = self._run.state.maps.get(self._engine.place(name))
+        counts = self._run.state.maps.get(self._run.place(name))
         begun = 0 if counts is None else counts.begun
-        return [self._task(place) for place in items_of(self._engine.place(name), begun)]
+        return [self._task(place) for place in items_of(self._run.place(name), begun)]
+
+    def child(self, task: str) -> "HarnessRun":
+        """The run that this task has started last, to be looked at and acted on like any other. Raises
+        NotFoundError."""
+        child = self._run.children.get(self._run.place(task))
+        if child is None:
+            raise NotFoundError(f"task {task} has started no run", task=task)
+        return HarnessRun(self._engine, child)
+
+    @property
+    def compensations(self) -> dict[str, str]:
+        """What undoes it, by task; empty while it has nothing to undo."""
+        state = self._run.state
+        places = [(spec.name, compensation_of(spec.index)) for spec in state.plan.tasks]
+        return {name: state.tasks[place].status.value for name, place in places if place in state.tasks}
 
     def _task(self, index: int) -> HarnessTask:
         state = self._run.state.task(index)
         is_done = state.status is TaskStatus.COMPLETED
         output = self._engine.value(self._run, self._run.outputs.get(index, b"null")) if is_done else None
         due_at = None if state.due_at is None else from_microseconds(state.due_at)
-        return HarnessTask(state.status, state.attempt, output, _in_words(state.error), due_at)
+        deadline_at = None if state.deadline_at is None else from_microseconds(state.deadline_at)
+        return HarnessTask(
+            state.status, state.attempt, output, _in_words(state.error), due_at, deadline_at, state.rounds
+        )
 
     # -- what people do ------------------------------------------------------------------------------------------------
-    def approve(self, task: str, *, by: str = "", comment: str = "") -> None:
-        """Answer the task's question. Raises ConflictError when it asks nobody now."""
-        self._decide(task, "approved", by, comment)
+    def approve(
+        self, task: str, *, by: str = "", roles: Iterable[str] = (), comment: str = "", form: Any = None
+    ) -> None:
+        """Answer the task's question. form: what is filled in, where it has a form. roles: of whoever answers.
 
-    def reject(self, task: str, *, by: str = "", comment: str = "") -> None:
+        Raises ConflictError when it asks nobody now, or they have voted; ForbiddenError when it is for others;
+        DefinitionError when the form's schema refuses what is filled in.
+        """
+        self._decide(task, "approved", Person(by, frozenset(roles)), comment, form)
+
+    def reject(
+        self, task: str, *, by: str = "", roles: Iterable[str] = (), comment: str = "", form: Any = None
+    ) -> None:
         """As `approve`."""
-        self._decide(task, "rejected", by, comment)
+        self._decide(task, "rejected", Person(by, frozenset(roles)), comment, form)
+
+    def question(self, task: str) -> Question:
+        """What the task asks now: its title, context, approvers and votes. Raises ConflictError when it asks nobody."""
+        index = self._run.place(task)
+        if index not in self._run.questions:
+            raise ConflictError(f"task {task} asks nobody: it is {self._run.state.task(index).status}", task=task)
+        return self._run.questions[index]
 
     def signal(self, name: str, data: Any = None, *, key: str | None = None, by: str = "") -> None:
         """Tell it something: a task that waits for it takes it, now or once it begins to wait.
 
         Raises NotFoundError when no task of the workflow waits for that name, ConflictError when the run has ended.
         """
-        if name not in self._engine.plan.listeners:
-            raise NotFoundError(self._engine.plan.why_deaf(name), signal=name)
+        if name not in self._plan.listeners:
+            raise NotFoundError(self._plan.why_deaf(name), signal=name)
         if self.status in RUN_TERMINAL:
             raise ConflictError(f"the run is {self.status} already", run_id=self.run_id)
         self._act(self._engine.signal(name, payload.encode_input(data), key, by))
@@ -360,8 +478,8 @@ class HarnessRun:
         return [signal.name for signal in sorted(self._run.state.signals.values(), key=lambda signal: signal.order)]
 
     def cancel(self, reason: str = "", *, by: str = "") -> None:
-        """End it now. Raises ConflictError when it has ended."""
-        if self.status in RUN_TERMINAL:
+        """End it now, and undo what it did. Raises ConflictError when it has ended, or is undone already."""
+        if self.status in RUN_TERMINAL or self._run.state.compensations is not None:
             raise ConflictError(f"the run is {self.status} already", run_id=self.run_id)
         self._act(Cancelled(reason, by))
 
@@ -384,12 +502,18 @@ class HarnessRun:
             raise ConflictError(f"the run is {self.status}, and not paused", run_id=self.run_id)
         self._act(Resumed(PAUSED, reason, by))
 
+    def prioritise(self, priority: int, reason: str = "", *, by: str = "") -> None:
+        """Change its place in the queues of pools. Raises ConflictError when it has ended."""
+        if self.status in RUN_TERMINAL:
+            raise ConflictError(f"the run is {self.status} already", run_id=self.run_id)
+        self._act(Prioritised(_priority(priority), reason, by))
+
     def rerun(self, *tasks: str, input: Any = None, reason: str = "", by: str = "") -> None:
         """Let these tasks of a run that has ended, and all that depends on them, run again; without any, what failed or
         was cancelled. input: of the only task named. Raises ConflictError when the run has not ended, or nothing would
         run again."""
-        chosen = tuple(self._engine.place(task) for task in tasks)
-        if not choose_rerun(self._engine.plan, self._run.state, chosen):
+        chosen = tuple(self._run.place(task) for task in tasks)
+        if not choose_rerun(self._plan, self._run.state, chosen):
             raise ConflictError(f"the run is {self.status}: nothing of it runs again", run_id=self.run_id)
         given = None if input is None else payload.encode_input(input)
         self._act(Reran(self._run.state.row_version, chosen, given, reason, by))
@@ -397,16 +521,18 @@ class HarnessRun:
     def skip(self, task: str, output: Any = None, *, reason: str = "", by: str = "") -> None:
         """Give a task its output, so that it is done without its body. Raises ConflictError when it is not open and has
         not failed, or when its approval would be gone round."""
-        index = self._engine.place(task)
-        if not can_be_supplied(self._engine.plan, self._run.state, index):
+        index = self._run.place(task)
+        if not can_be_supplied(self._plan, self._run.state, index):
             raise ConflictError(f"task {task} is {self._run.state.task(index).status}", task=task)
         state = self._run.state.task(index)
         self._act(Supplied(index, state.token, payload.encode_input(output), reason, by))
 
     def replay(self, task: str, *, input: Any = None, by: str = "") -> None:
-        """Send a failed task, or a failed item of a map, out again. input: in place of what it was given. Raises
-        ConflictError when it has not failed, or cannot come back."""
+        """Send a failed task, a failed item of a map, or a failed compensation out again. input: in place of what it
+        was given. Raises ConflictError when it has not failed, or cannot come back."""
         index, state = self._stands(task, TaskStatus.FAILED)
+        if self._run.state.compensations is not None and not is_compensation(index):
+            raise ConflictError(f"the run is {self.status}: of it only compensations are replayed", task=task)
         given = None if input is None else payload.encode_input(input)
         if state.items is not None:
             raise ConflictError(f"of map {task} the items that failed are replayed", task=task)
@@ -423,14 +549,19 @@ class HarnessRun:
             raise ConflictError(f"task {task} is not parked", task=task)
         self._act(Resolved(index, state.token, outcome, payload.encode_input(output), by))
 
-    def _decide(self, task: str, outcome: str, by: str, comment: str) -> None:
-        index = self._engine.place(task)
-        if index not in self._run.questions:
-            raise ConflictError(f"task {task} asks nobody: it is {self._run.state.task(index).status}", task=task)
-        self._act(Decided(index, self._run.questions.pop(index), outcome, by, comment))
+    def _decide(self, task: str, outcome: str, person: Person, comment: str, form: Any) -> None:
+        question, index = self.question(task), self._run.place(task)
+        given = None if form is None else payload.encode_input(form)
+        delegators = self._engine.delegators(person.name)
+        decided = question.vote(outcome, person, delegators, comment, given, self._engine.at)
+        if decided is None:
+            self._run.note_vote(index, outcome, person.name)
+        else:
+            del self._run.questions[index]
+            self._act(decided)
 
     def _stands(self, task: str, status: TaskStatus) -> tuple[int, TaskState]:
-        index = self._engine.place(task)
+        index = self._run.place(task)
         state = self._run.state.task(index)
         if state.status is not status:
             raise ConflictError(f"task {task} is {state.status} and not {status}", task=task)
@@ -445,21 +576,32 @@ class HarnessRun:
 class _Engine:
     """The clock, what is due by it, and the commands that wait to be carried out."""
 
-    def __init__(self, workflow: Workflow, registry: Registry, at: int) -> None:
-        self.workflow: Final = workflow
-        self.plan: Final[Plan] = compile_plan(workflow)
+    def __init__(self, workflows: Sequence[Workflow], registry: Registry, at: int, pools: dict[str, int]) -> None:
+        """workflows: the first is the one that is tested."""
+        self.workflow: Final = workflows[0]
+        self._workflows: Final = {workflow.name: (workflow, compile_plan(workflow)) for workflow in workflows}
+        self.pools: Final = pools
+        self._slots: dict[tuple[_Run, int], str] = {}
+        """Who holds a slot -> of which pool."""
+        self._waiters: list[_Waiter] = []
         self.at = at
         self._objects = _objects()
         self._bodies = registry.prepare(PAYLOAD_BYTES_MAX if self._objects is None else OBJECT_BYTES_MAX)
-        _check_bodies(self.plan, self._bodies)
+        for _, plan in self._workflows.values():
+            _check_bodies(plan, self._bodies)
         self._timers: list[_Timer] = []
         self._order = count()
         self._commands: deque[tuple[_Run, Dispatch]] = deque()
         self._runner: asyncio.Runner | None = None
         self._execution = Execution(SESSION, lambda: SESSION, None, self._objects)
-        self._ends: dict[int, deque[_End]] = {}
+        self._ends: dict[tuple[str, int], deque[_End]] = {}
+        """By workflow and place."""
+        self._asked: dict[tuple[RunId, int, int], tuple[_Run, StartChild]] = {}
+        """Runs that are to start, by who asks for them: run, task, token."""
+        self._told: deque[tuple[_Run, ChildTold]] = deque()
         self._runs = 0
         self._signals = 0
+        self.delegations: Final[list[_Delegation]] = []
         self._posted: list[_Posted] = []
         self._waits: list[_Wait] = []
         """For signals with a key, oldest first."""
@@ -473,18 +615,51 @@ class _Engine:
             self._apart(self._runner.close)
             self._runner = None
 
-    def place(self, task: str) -> int:
-        """Of a task, or of an item. Raises NotFoundError."""
-        place = self.plan.find(task)
-        if place is None:
-            raise NotFoundError(f"workflow {self.plan.name} has no task {task}", task=task)
-        return place
+    def delegators(self, name: str) -> list[str]:
+        """Who has delegated to them, now."""
+        return [each.from_name for each in self.delegations if each.to == name and each.starts <= self.at < each.ends]
 
-    def start(self, input: bytes) -> "_Run":
-        self._runs += 1
-        run = _Run(self, RunId(f"00000000-0000-7000-8000-{self._runs:012}"), input)
+    def start(self, input: bytes, by: str, priority: int) -> "_Run":
+        run = _Run(self, self._new_id(), self._workflows[self.workflow.name][1], input, by, priority)
         self.settle()
         return run
+
+    def _new_id(self) -> RunId:
+        self._runs += 1
+        return RunId(f"00000000-0000-7000-8000-{self._runs:012}")
+
+    # -- children ------------------------------------------------------------------------------------------------------
+    def ask_for_run(self, run: "_Run", action: StartChild) -> None:
+        self._asked[run.run_id, action.task, action.token] = (run, action)
+
+    def cancel_child(self, run: "_Run", action: CancelChild) -> None:
+        if self._asked.pop((run.run_id, action.task, action.token), None) is None:
+            reason = f"run {run.run_id} does not wait for it any more"
+            run.children[action.task].tell(Cancelled(reason))
+
+    def tell_parent(self, parent: "_Run", event: ChildTold) -> None:
+        self._told.append((parent, event))
+
+    def _start_child(self, parent: "_Run", action: StartChild) -> None:
+        """As `state.children` does: start it, or say why not."""
+        spec, run_id = parent.state.plan.tasks[action.task].child, self._new_id()
+        assert spec is not None
+        told = ChildTold(action.task, action.token, run_id, "refused")
+        found = self._workflows.get(spec.workflow)
+        if parent.depth >= DEPTH_MAX:
+            return self.tell_parent(parent, msgspec.structs.replace(told, error=TOO_DEEP))
+        if found is None:
+            why = Error("CHILD_NOT_FOUND", f"there is no workflow {spec.workflow}", retryable=False)
+            return self.tell_parent(parent, msgspec.structs.replace(told, error=why))
+        workflow, plan = found
+        if faults := workflow.check_input(msgspec.json.decode(action.input)):
+            why = refuse_input(workflow.name, faults)
+            return self.tell_parent(parent, msgspec.structs.replace(told, error=why))
+        if not spec.is_awaited:
+            self.tell_parent(parent, msgspec.structs.replace(told, outcome="started"))
+        parent.children[action.task] = _Run(
+            self, run_id, plan, action.input, parent=_Parent(parent, action, spec.is_awaited)
+        )
 
     def signal(self, name: str, data: bytes, key: str | None, by: str) -> Signalled:
         """Store a signal, as it were: it has an identity and an instant."""
@@ -502,7 +677,7 @@ class _Engine:
         """Bring one posted signal to one wait; whether there was one."""
         self._waits = [wait for wait in self._waits if not wait.is_over]
         for wait in self._waits:
-            spec, place = self.plan.tasks[wait.task].signal, (wait.run.run_id, wait.task, wait.token)
+            spec, place = wait.run.state.plan.tasks[wait.task].signal, (wait.run.run_id, wait.task, wait.token)
             assert spec is not None
             for posted in self._posted:
                 is_free = place not in posted.heard if spec.delivery == "all" else not posted.is_taken
@@ -515,12 +690,37 @@ class _Engine:
                     return True
         return False
 
-    def plan_end(self, task: str, how: "_End") -> None:
-        self._ends.setdefault(self.place(task), deque()).append(how)
+    def plan_end(self, task: str, how: "_End", workflow: str | None) -> None:
+        name = self.workflow.name if workflow is None else workflow
+        if name not in self._workflows:
+            raise NotFoundError(f"the harness has no workflow {name}", workflow=name)
+        self._ends.setdefault((name, _place(self._workflows[name][1], task)), deque()).append(how)
 
     # -- what the machine asks for -------------------------------------------------------------------------------------
     def hand_out(self, run: "_Run", action: Dispatch) -> None:
         self._commands.append((run, action))
+
+    def await_slot(self, run: "_Run", action: AwaitSlot) -> None:
+        self._waiters.append(_Waiter(run, action.task, action.token, action.pool, self.at, next(self._order)))
+
+    def free_slot(self, run: "_Run", task: int) -> None:
+        self._waiters = [waiter for waiter in self._waiters if (waiter.run, waiter.task) != (run, task)]
+        self._slots.pop((run, task), None)
+
+    def _admit(self) -> bool:
+        """Give one slot to who is next for it; whether there was one."""
+        held = list(self._slots.values())
+        free = [
+            one for one in self._waiters if one.pool not in self.pools or held.count(one.pool) < self.pools[one.pool]
+        ]
+        if not free:
+            return False
+        waiter = min(free, key=lambda one: one.rank)
+        self._waiters.remove(waiter)
+        self._slots[waiter.run, waiter.task] = waiter.pool
+        nonce = waiter.run.nonce(waiter.task, waiter.token)
+        waiter.run.tell(Admitted(waiter.task, waiter.token, nonce))
+        return True
 
     def set_timer(self, run: "_Run", task: int, token: int, kind: str, due_at: int) -> None:
         self._timers.append(_Timer(due_at, next(self._order), run, task, token, kind))
@@ -537,7 +737,7 @@ class _Engine:
         self._timers = [timer for timer in self._timers if timer.run.waits_for(timer)]
         timers = self._timers
         if without_expiry:
-            timers = [timer for timer in timers if timer.kind != "expiry" and not timer.is_of_a_signal]
+            timers = [timer for timer in timers if not timer.is_an_end]
         return min(timers, default=None)
 
     def _fire(self, timer: _Timer) -> None:
@@ -545,27 +745,46 @@ class _Engine:
         self.at = timer.due_at
         if timer.kind == "expiry":
             timer.run.expire(timer.task)
+        elif timer.is_of_a_question:
+            timer.run.look_after(timer)
         else:
             timer.run.tell(Due(timer.task, timer.token, timer.run.nonce(timer.task, timer.token), timer.kind))
         self.settle()
 
     # -- work ----------------------------------------------------------------------------------------------------------
     def settle(self) -> None:
-        """Carry out every command there is, and those that come of it; and offer what is posted."""
-        while self._commands or self._offer_posted():
-            if not self._commands:
-                continue
+        """Carry out every command there is, and those that come of it; start children, tell their ends, give
+        slots, and offer what is posted."""
+        while self._go_on():
+            pass
+
+    def _go_on(self) -> bool:
+        """Do one thing of those; whether there was one."""
+        if self._told:
+            parent, event = self._told.popleft()
+            parent.tell(event)
+        elif self._asked:
+            self._start_child(*self._asked.pop(next(iter(self._asked))))
+        elif self._commands:
             run, action = self._commands.popleft()
             if run.is_handed_out(action):
                 self._work(run, action)
+        else:
+            return self._admit() or self._offer_posted()
+        return True
 
     def _work(self, run: "_Run", action: Dispatch) -> None:
         """What a worker does with a command: claim it where it must, run the body, and say what came of it."""
-        spec = self.plan.at(action.task)
+        plan = run.state.plan
+        spec = plan.at(action.task)
         nonce = run.nonce(action.task, action.token)
-        ends = self._ends.get(action.task) or self._ends.get(task_of(action.task))
+        ends = self._ends.get((plan.name, action.task))
+        if not ends and is_item(action.task):
+            ends = self._ends.get((plan.name, task_of(action.task)))
         end = ends.popleft() if ends and not action.lookup else None
         claim = spec.claims and not action.lookup
+        if end == "leave":
+            return
         if claim or end is not None:
             run.tell(Started(action.task, action.token, nonce, SESSION, SESSION, claim=claim))
         if end == "hang":
@@ -577,12 +796,12 @@ class _Engine:
             run.tell(answer)
 
     def _call(self, run: "_Run", spec: TaskPlan, action: Dispatch, nonce: str) -> Answer:
-        name = (spec.lookup if action.lookup else spec.run) or ""
+        name, plan = (spec.lookup if action.lookup else spec.run) or "", run.state.plan
         command = Command(
-            action.task, self.plan.name_of(action.task), name, action.attempt, action.token, nonce,
+            action.task, plan.name_of(action.task), name, action.attempt, action.token, nonce,
             msgspec.Raw(action.input), timeout=spec.timeout, exclusive=spec.exclusive,
-            inline=spec.is_read or action.lookup, lookup=action.lookup,
-            workflow=self.plan.name, version=self.plan.version,
+            inline=spec.is_read or action.lookup, lookup=action.lookup, round=action.round,
+            workflow=plan.name, version=plan.version,
         )  # fmt: skip
         attempt = _VirtualAttempt(run.run_id.encode(), command, self.at)
         body = attempt.body = self._bodies[name]
@@ -615,19 +834,46 @@ def _objects() -> ObjectStore | None:
         return None
 
 
+def _place(plan: Plan, task: str) -> int:
+    """Of a task, or of an item. Raises NotFoundError."""
+    place = plan.find(task)
+    if place is None:
+        raise NotFoundError(f"workflow {plan.name} has no task {task}", task=task)
+    return place
+
+
+class _Parent(NamedTuple):
+    """Who asked for a run."""
+
+    run: "_Run"
+    action: StartChild
+    is_waiting: bool
+
+
 class _Run:
     """One run: its state, and what Postgres would hold beside that."""
 
-    def __init__(self, engine: _Engine, run_id: RunId, input: bytes) -> None:
-        self._engine, self.run_id = engine, run_id
-        self.state: Final = RunState(run_id.encode(), engine.plan, input)
+    def __init__(
+        self, engine: _Engine, run_id: RunId, plan: Plan, input: bytes, by: str = "", priority: int = 0,
+        parent: _Parent | None = None,
+    ) -> None:  # fmt: skip
+        self._engine, self.run_id, self._started_by, self._parent = engine, run_id, by, parent
+        self.priority = priority
+        self.depth: int = 0 if parent is None else parent.run.depth + 1
+        self.children: Final[dict[int, _Run]] = {}
+        """By the task that asked for it: the last of each."""
+        self.state: Final = RunState(run_id.encode(), plan, input)
         self.outputs: Final[dict[int, bytes]] = {}
-        self.questions: Final[dict[int, int]] = {}
-        """Task -> token, of questions that nobody has answered."""
+        self.questions: Final[dict[int, Question]] = {}
+        """By task: those that are open."""
         self.finish: Finish | None = None
         self.history: Final[list[HistoryItem]] = []
         self._note("started")
-        self._accept(begin(engine.plan, self.state, engine.at), None)
+        self._accept(begin(plan, self.state, engine.at), None)
+
+    def place(self, task: str) -> int:
+        """Raises NotFoundError."""
+        return _place(self.state.plan, task)
 
     def nonce(self, task: int, token: int) -> str:
         return make_nonce(_SECRET, self.state.key, task, token)
@@ -639,17 +885,38 @@ class _Run:
 
     def waits_for(self, timer: _Timer) -> bool:
         """Whether that timer is still there: one that was replaced or cleared is not."""
-        if timer.kind == "expiry":
-            return self.questions.get(timer.task) == timer.token
+        if timer.is_of_a_question:
+            question = self.questions.get(timer.task)
+            if question is None or question.token != timer.token:
+                return False
+            return timer.kind != "expiry" or question.expires_at == timer.due_at
+        if timer.kind == "deadline":
+            state = self.state if timer.task == RUN else self.state.task(timer.task)
+            return state.deadline_at == timer.due_at
         task = self.state.task(timer.task)
         return task.token == timer.token and task.due_at == timer.due_at
 
     def expire(self, task: int) -> None:
-        """Nobody answered in time: the answer is what the approval says."""
-        approval = self.state.plan.tasks[task].approval
-        assert approval is not None
-        outcome = {"approve": "approved", "reject": "rejected"}.get(approval.on_expiry, "expired")
-        self.tell(Decided(task, self.questions.pop(task), outcome, "expiry", "nobody answered in time"))
+        """Nobody answered in time: the answer is what the approval says, or somebody else is asked."""
+        question = self.questions[task]
+        decided = question.expire(self._engine.at)
+        if decided is not None:
+            del self.questions[task]
+            self.tell(decided)
+            return
+        self._note("escalated", task, detail=", ".join(question.approvers))
+        self._engine.set_timer(self, task, question.token, "expiry", question.expires_at or 0)
+
+    def look_after(self, timer: _Timer) -> None:
+        """A reminder, or a step of escalation, of a question that is still open."""
+        question, (kind, _, step) = self.questions[timer.task], timer.kind.partition(" ")
+        if kind == "remind":
+            self._note("reminded", timer.task, detail=", ".join(question.approvers))
+        elif question.escalate(int(step)):
+            self._note("escalated", timer.task, detail=", ".join(question.approvers))
+
+    def note_vote(self, task: int, outcome: str, by: str) -> None:
+        self._note("voted", task, detail=f"{outcome}{f' by {by}' if by else ''}")
 
     def tell(self, event: MachineEvent) -> None:
         """Let the machine decide about an event, and carry out what it asks for."""
@@ -674,6 +941,9 @@ class _Run:
                 self._engine.hand_out(self, action)
             case SetTimer():
                 self._engine.set_timer(self, action.task, action.token, action.kind, action.due_at)
+            case SetDeadline():
+                if action.due_at is not None:
+                    self._engine.set_timer(self, action.task, 0, "deadline", action.due_at)
             case Ask():
                 self._ask(action)
             case CloseQuestion():
@@ -687,11 +957,23 @@ class _Run:
             case Finish():
                 self.finish = action
                 self._note("finished", detail=action.status)
+                self._tell_parent(action)
+            case StartChild():
+                self._engine.ask_for_run(self, action)
+            case CancelChild():
+                self._engine.cancel_child(self, action)
             case Listen():
                 self._engine.listen(self, action)
                 self._note("listens", action.task, detail=action.name + (f" {action.key}" if action.key else ""))
             case TakeSignal():
                 self._note("took_signal", action.task)
+            case AwaitSlot():
+                self._engine.await_slot(self, action)
+                self._note("awaits_slot", action.task, detail=action.pool)
+            case FreeSlot():
+                self._engine.free_slot(self, action.task)
+            case SetPriority():
+                self.priority = action.priority
             case (
                 EndAttempt()
                 | ClearTimer()
@@ -700,7 +982,10 @@ class _Run:
                 | Grant()
                 | Abort()
                 | StopListening()
+                | CountRounds()
+                | NoteRound()
                 | KeepSignal()
+                | TakeSlot()
             ):
                 pass  # in the history already, or true of the run as it stands
             case _:
@@ -709,18 +994,30 @@ class _Run:
     def _ask(self, action: Ask) -> None:
         approval = self.state.plan.tasks[action.task].approval
         assert approval is not None
-        self.questions[action.task] = action.token
+        at, timer = self._engine.at, self._engine.set_timer
+        question = self.questions[action.task] = Question(approval, action, at, self._started_by)
         self._note("asked", action.task, detail=", ".join(approval.approvers))
-        if approval.expires is not None:
-            due_at = self._engine.at + approval.expires
-            self._engine.set_timer(self, action.task, action.token, "expiry", due_at)
+        if question.expires_at is not None:
+            timer(self, action.task, action.token, "expiry", question.expires_at)
+        for position, after in enumerate(approval.remind):
+            timer(self, action.task, action.token, f"remind {position}", at + after)
+        for position, step in enumerate(approval.steps):
+            if step.after is not None:
+                timer(self, action.task, action.token, f"escalate {position}", at + step.after)
+
+    def _tell_parent(self, finish: Finish) -> None:
+        if self._parent is not None and self._parent.is_waiting:
+            hand = (self._parent.action.task, self._parent.action.token)
+            output = finish.output or b"null"
+            told = ChildTold(*hand, self.run_id, finish.status.value, output, finish.error)
+            self._engine.tell_parent(self._parent.run, told)
 
     # -- its history ---------------------------------------------------------------------------------------------------
     def _tell_history(self, event: MachineEvent | None, transition: Transition) -> None:
         ended = [action for action in transition.actions if isinstance(action, EndAttempt)]
         match event:
             case Due():
-                self._note("due", event.task, detail=event.timer)
+                self._note("due", None if event.task == RUN else event.task, detail=event.timer)
             case Decided():
                 by = f" by {event.by}" if event.by else ""
                 self._note("decided", event.task, detail=f"{event.outcome}{by}")
@@ -730,12 +1027,18 @@ class _Run:
                 self._note("terminated", detail=event.reason)
             case Paused() | Resumed():
                 self._note("paused" if isinstance(event, Paused) else "resumed", detail=event.reason)
+            case Prioritised():
+                self._note("prioritised", detail=str(event.priority))
+            case Admitted():
+                self._note("admitted", event.task)
             case Supplied():
                 self._note("supplied", event.task, detail=event.reason)
             case Reran():
-                names = ", ".join(self.state.plan.tasks[index].name for index in event.tasks)
+                names = ", ".join(self.state.plan.name_of(place) for place in event.tasks)
                 self._note("reran", detail=f"from {names}" if names else "what failed")
                 self.finish = None
+            case Migrated():
+                self._note("migrated", detail=f"to version {event.plan.version}")
             case Replayed():
                 self._note("replayed", event.task)
             case Resolved():
@@ -744,6 +1047,8 @@ class _Run:
                 by = f" by {event.by}" if event.by else ""
                 kept = ", kept" if transition.kept is not None else ""
                 self._note("signalled", detail=f"{event.name}{by}{kept}")
+            case ChildTold():
+                self._note("child_told", event.task, detail=f"run {event.child}: {event.outcome}")
             case Lost():
                 self._note("lost", event.task)
             case Succeeded() | Failed() if all(end.task != event.task for end in ended):
@@ -753,7 +1058,7 @@ class _Run:
         for end in ended:
             self._note(f"attempt_{end.outcome}", end.task, end.attempt, _in_words(end.error) or "")
         for action in transition.actions:
-            if isinstance(action, SetTimer) and action.kind != "timeout":
+            if isinstance(action, SetTimer) and action.kind not in ("timeout", "start"):
                 until = f"until {format_instant(from_microseconds(action.due_at))}"
                 self._note("waits" if action.kind == "wait" else action.kind, action.task, detail=until)
 
@@ -775,6 +1080,12 @@ def _instant(given: datetime | str) -> int:
     return to_microseconds(instant)
 
 
+def _priority(given: int) -> int:
+    if not -PRIORITY_MAX <= given <= PRIORITY_MAX:
+        raise ValueError(f"a priority is from -{PRIORITY_MAX} to {PRIORITY_MAX}, and not {given}")
+    return given
+
+
 def _published(workflow: Workflow | str | bytes | Mapping[str, Any]) -> Workflow:
     if isinstance(workflow, Workflow):
         return workflow
@@ -791,7 +1102,8 @@ def _registered(bodies: Registry | Mapping[str, Callable[..., Any]] | None) -> R
 
 
 def _check_bodies(plan: Plan, bodies: Mapping[str, object]) -> None:
-    named = {name: spec.name for spec in plan.tasks for name in (spec.run, spec.lookup) if name is not None}
+    specs = [*plan.tasks, *(spec.compensation for spec in plan.tasks if spec.compensation is not None)]
+    named = {name: spec.name for spec in specs for name in (spec.run, spec.lookup) if name is not None}
     if missing := sorted(named.keys() - bodies.keys()):
         tasks = ", ".join(f"{name} (task {named[name]})" for name in missing)
         raise ConfigurationError(f"no body is registered for {tasks}; known are {', '.join(sorted(bodies)) or 'none'}")

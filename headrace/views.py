@@ -24,6 +24,78 @@ class Published(msgspec.Struct, frozen=True):
     """False: this content was that version already."""
 
 
+class RunsInFlight(msgspec.Struct, frozen=True):
+    """Runs of one version and status that have not ended."""
+
+    version: int
+    status: str
+    runs: int
+    oldest_run_id: str
+    then: str = ""
+    """What a publish leads to for them: `stays`, on the version that a run began with."""
+    oldest_at: datetime | None = None
+
+
+class TaskChange(msgspec.Struct, frozen=True):
+    task: str
+    fields: list[str]
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """From the latest version to what is to be published."""
+
+    fields: list[str] = []
+    """Of the workflow itself: description, input or output."""
+    added: list[str] = []
+    removed: list[str] = []
+    changed: list[TaskChange] = []
+    moved: list[str] = []
+    """Tasks that stand at another position."""
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """What stands in the way of moving runs to a version."""
+
+    task: str
+    why: str
+    runs: int
+
+
+class Moves(msgspec.Struct, frozen=True):
+    """Which runs in flight could be moved to a version, once they are paused."""
+
+    looked_at: int = 0
+    """The oldest so many."""
+    movable: int = 0
+    obstacles: list[Blocked] = []
+
+
+class PublishCheck(msgspec.Struct, frozen=True):
+    """What a publish would lead to."""
+
+    name: str
+    verdict: str
+    """first, new, latest, or older: content of an older version, which a publish does not make the latest again"""
+    version: int
+    """That it would have, or has."""
+    latest_version: int | None = None
+    difference: Difference | None = None
+    runs: list[RunsInFlight] = []
+    """Newest version first."""
+    moves: Moves = Moves()
+
+
+class VersionRuns(msgspec.Struct, frozen=True):
+    """A version, and the runs that still hold to it."""
+
+    version: int
+    is_latest: bool
+    in_flight: int
+    runs: list[RunsInFlight] = []
+    bodies: list[str] = []
+    """Registered names that it needs and the latest version does not."""
+
+
 class Workflow(msgspec.Struct, frozen=True):
     name: str
     latest_version: int
@@ -36,7 +108,8 @@ class Run(msgspec.Struct, frozen=True):
     workflow: str
     version: int
     status: str
-    """running, waiting, pausing, paused, completed, failed, cancelled, terminated or needs_attention"""
+    """running, waiting, pausing, paused, completed, failed, cancelled, terminated, compensating, compensated,
+    compensation_failed or needs_attention"""
     input: Any = None
     outputs: dict[str, Any] = {}
     """Of completed tasks that no other task needs."""
@@ -55,7 +128,7 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        return self.status in ("completed", "failed", "cancelled", "terminated")
+        return self.status in ("completed", "failed", "cancelled", "terminated", "compensated", "compensation_failed")
 
 
 class ItemCounts(msgspec.Struct, frozen=True):
@@ -68,7 +141,8 @@ class ItemCounts(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A task, or one item of a map: its name is then that of the map, a dot and its place in the list."""
+    """A task; one item of a map, whose name is that of the map, a dot and its place in the list; or what undoes a task,
+    such as `charge.compensate`."""
 
     task_id: str
     run_id: str
@@ -96,6 +170,12 @@ class Task(msgspec.Struct, frozen=True):
     """What its body last said by `ctx.heartbeat(details)`."""
     items: ItemCounts | None = None
     """Of a map, once its list is known."""
+    deadline_at: datetime | None = None
+    """When it has to have ended, while it is open and has a deadline."""
+    rounds: int = 0
+    """Of a repeat: how many have ended."""
+    compensation: str | None = None
+    """How far its run has undone it; None while it does not."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -108,6 +188,8 @@ class Attempt(msgspec.Struct, frozen=True):
     ended_at: datetime | None = None
     output: Any = None
     error: Any = None
+    round: int | None = None
+    """Of a repeat, from 0."""
 
 
 class HistoryItem(msgspec.Struct, frozen=True):
@@ -140,6 +222,26 @@ class Signal(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
+class LogLine(msgspec.Struct, frozen=True):
+    line_id: int
+    at: datetime
+    task: str
+    attempt: int
+    token: int
+    level: str
+    """debug, info, warning or error"""
+    message: str
+    worker: str = ""
+    logger: str = ""
+    """Empty: `ctx.log`."""
+    fields: dict[str, Any] | None = None
+
+
+class LogPage(msgspec.Struct, frozen=True):
+    items: list[LogLine]
+    last: int = 0
+
+
 class PostedSignal(msgspec.Struct, frozen=True):
     signal_id: str
     name: str
@@ -170,6 +272,43 @@ class Approval(msgspec.Struct, frozen=True):
     decided_at: datetime | None = None
     decided_by: str | None = None
     comment: str | None = None
+    context: Any = None
+    """What people are shown besides the title."""
+    form: dict[str, Any] | None = None
+    """JSON Schema of the answer."""
+    digest: str = ""
+    """SHA-256 of what is shown."""
+    needed: int = 1
+    no_self_approval: bool = False
+    on_expiry: str = "fail"
+    answer: Any = None
+    """What the last vote filled in."""
+    votes: list[dict[str, Any]] = []
+    """{by, role, in_place_of, decision, comment, at}, in their order."""
+    record: list[dict[str, Any]] = []
+    """The same with what each was shown and where it came from; only for a single approval, as the next two."""
+    timers: list[dict[str, Any]] = []
+    """Reminders and steps of the escalation: {kind, number, to, due_at, fired_at}."""
+    history: list[dict[str, Any]] = []
+    """Comments, reminders, escalations and links: {at, kind, actor, detail}."""
+
+
+class Link(msgspec.Struct, frozen=True):
+    """An address at which one person decides one approval, once."""
+
+    url: str
+    expires_at: datetime
+
+
+class Delegation(msgspec.Struct, frozen=True, rename={"from_name": "from"}):
+    delegation_id: str
+    from_name: str
+    to: str
+    starts_at: datetime
+    ends_at: datetime
+    reason: str = ""
+    made_by: str = ""
+    ended_by: str | None = None
 
 
 class RecordHeader(msgspec.Struct, frozen=True):
@@ -259,6 +398,8 @@ class RerunTask(msgspec.Struct, frozen=True):
     """effect_key, lookup or person: what keeps an effect that repeats from happening twice."""
     attempt: int = 0
     effect_key: str | None = None
+    items: int | None = None
+    """Of a map: how many of its items that began run again."""
 
 
 class Rerun(msgspec.Struct, frozen=True):
@@ -274,6 +415,23 @@ class Rerun(msgspec.Struct, frozen=True):
     dry_run: bool = False
 
 
+class Obstacle(msgspec.Struct, frozen=True):
+    why: str
+    task: str | None = None
+    """None: the run as a whole."""
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """A run that is moved to another version, or what stands in the way."""
+
+    run_id: str
+    from_version: int
+    to_version: int
+    obstacles: list[Obstacle] = []
+    """None: it can be moved as it stands."""
+    dry_run: bool = False
+
+
 class DeadLetterSelection(msgspec.Struct, frozen=True):
     """What a replay or discard of many would take."""
 
@@ -283,6 +441,84 @@ class DeadLetterSelection(msgspec.Struct, frozen=True):
     sample: list[DeadLetter] = []
     has_more: bool = False
     """Older ones match as well, beyond what one request takes."""
+
+
+class WorkflowPause(msgspec.Struct, frozen=True):
+    """A workflow that is paused."""
+
+    workflow: str
+    reason: str
+    paused_at: datetime
+    paused_by: str
+    runs: dict[str, int] = {}
+    """Its open runs, by status."""
+
+
+class BulkRefusals(msgspec.Struct, frozen=True):
+    reason: str
+    count: int
+
+
+class BulkEffect(msgspec.Struct, frozen=True):
+    """Tasks that would run again."""
+
+    effect: str
+    """none, first, repeats or did_not_happen"""
+    protected_by: str | None
+    tasks: int
+
+
+class BulkPreview(msgspec.Struct, frozen=True):
+    """What an act on many runs would do."""
+
+    act: str
+    count: int
+    done: int
+    """Of which it could be asked, as they stand now."""
+    run_ids: list[str]
+    """All that match, oldest first."""
+    refused: list[BulkRefusals] = []
+    effects: list[BulkEffect] = []
+    """Of a rerun: over the first `foreseen` runs."""
+    foreseen: int = 0
+    has_more: bool = False
+    """Older ones match as well, beyond what one bulk takes."""
+
+
+class Bulk(msgspec.Struct, frozen=True):
+    """One act on many runs, or the replay of many dead letters."""
+
+    bulk_id: str
+    act: str
+    status: str
+    """running, completed or stopped"""
+    rate: float
+    selected: int
+    left: int = 0
+    done: int = 0
+    refused: int = 0
+    """Could not be asked, as they stood at their turn."""
+    gone: int = 0
+    stopped: int = 0
+    reason: str = ""
+    created_at: datetime | None = None
+    created_by: str = ""
+    finished_at: datetime | None = None
+    stopped_by: str | None = None
+    later: dict[str, int] = {}
+    """What became of those that were done; only of a single bulk."""
+    refusals: list[BulkRefusals] = []
+
+
+class BulkItem(msgspec.Struct, frozen=True):
+    outcome: str | None
+    """done, refused, gone or stopped; None before its turn."""
+    run_id: str | None = None
+    dead_letter_id: str | None = None
+    reason: str | None = None
+    done_at: datetime | None = None
+    later: str | None = None
+    """What became of it: how the run stands now; pending, overtaken, failed_again or gone."""
 
 
 class BulkReplay(msgspec.Struct, frozen=True):
@@ -301,6 +537,72 @@ class BulkReplay(msgspec.Struct, frozen=True):
     finished_at: datetime | None = None
     outcomes: dict[str, int] = {}
     """What became of those replayed; only of a single bulk replay."""
+
+
+class PoolTask(msgspec.Struct, frozen=True):
+    """A task that holds a slot, or waits for one."""
+
+    run_id: str
+    task: str
+    workflow: str
+    token: int = 0
+    since: datetime | None = None
+    priority: int = 0
+
+
+class Pool(msgspec.Struct, frozen=True):
+    name: str
+    is_set: bool = True
+    """False: some task waits for it, and nobody has said how many slots it has."""
+    limit: int | None = None
+    rate: str | None = None
+    held: int = 0
+    waiting: int = 0
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    updated_by: str = ""
+    holders: list[PoolTask] = []
+    """Only of one pool: those who have had their slot for longest."""
+    waiters: list[PoolTask] = []
+    """Only of one pool: in the order in which they will get one."""
+
+
+class ParentRun(msgspec.Struct, frozen=True):
+    """The run of which a task has asked for another."""
+
+    run_id: str
+    task: str
+    token: int = 0
+    workflow: str = ""
+    version: int = 0
+    status: str = ""
+    waits: bool = True
+    """Whether that task ends with the other run."""
+    depth: int = 1
+
+
+class ChildRun(msgspec.Struct, frozen=True):
+    """A run that a task has asked for."""
+
+    run_id: str
+    task: str
+    token: int = 0
+    workflow: str = ""
+    version: int | None = None
+    status: str = ""
+    """Of that run; or asked, refused, cancelled, when it has not started."""
+    waits: bool = True
+    """Whether the task ends with it."""
+    asked_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    cancel_asked_at: datetime | None = None
+    reason: str | None = None
+    """Why it was refused."""
+
+
+class Relations(msgspec.Struct, frozen=True):
+    parent: ParentRun | None = None
 
 
 class Worker(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ may make it stale; then nothing changes, and the run's history says what was fir
 from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -17,16 +17,23 @@ import psycopg
 from headrace.errors import ConflictError, NotFoundError
 from headrace.machine import Reran, RunStatus
 from headrace.machine.advance import can_be_supplied
-from headrace.machine.rerun import Foreseen, foresee
+from headrace.machine.migration import why_not_paused
+from headrace.machine.place import is_item
+from headrace.machine.rerun import Foreseen
+from headrace.machine.rerun import foresee as foresee_tasks
 from headrace.machine.status import PAUSED, PAUSES, RUN_TERMINAL
 from state.plans import Plans
-from state.queries.rows import Connection, fetch_one
+from state.queries.rows import Connection, fetch, fetch_one
 from state.requests import request
 from state.sql import load
-from state.store import RUN_COLUMNS, Store, StoredRun, read_task
+from state.store import RUN_COLUMNS, Store, StoredRun, microseconds_of, read_task
 
 _SQL = load("control")
 _RUN = load("run")
+
+
+Act = Literal["cancel", "terminate", "pause", "resume", "release", "rerun", "migrate"]
+_UNDONE: Final = "the run undoes what it did, or has: its results do not stand any more; start another run"
 
 
 class Standing(NamedTuple):
@@ -35,6 +42,8 @@ class Standing(NamedTuple):
     status: RunStatus
     control: int
     row_version: int
+    unapplied: str | None = None
+    """What was asked of it and is not applied yet; only looked for where many are asked."""
 
 
 class Prospect(NamedTuple):
@@ -56,35 +65,66 @@ async def find_standing(connection: Connection, namespace: str, run_id: UUID) ->
     return found
 
 
+async def stand(connection: Connection, namespace: str, run_ids: Sequence[UUID]) -> dict[UUID, Standing]:
+    """Of many; one that is missing from the answer is not there."""
+
+    def standing(run_id: UUID, status: str, control: int, row_version: int, kind: str | None) -> tuple[UUID, Standing]:
+        return run_id, Standing(RunStatus(status), control, row_version, kind)
+
+    return dict(await fetch(connection, standing, _SQL.text("find_runs"), run_ids=list(run_ids), namespace=namespace))
+
+
+async def touch_runs(connection: Connection, namespace: str, run_ids: Sequence[UUID]) -> None:
+    """Keep runs that have ended from the retention, and others who ask for something like this waiting."""
+    await connection.execute(_SQL.text("touch_runs"), {"run_ids": list(run_ids), "namespace": namespace})
+
+
+def why_not(act: Act, run: Standing) -> str | None:
+    """Why that cannot be asked of a run as it stands; None when it can."""
+    if act == "rerun":
+        ended = run.status in RUN_TERMINAL
+        if run.status in (RunStatus.COMPENSATED, RunStatus.COMPENSATION_FAILED):
+            return _UNDONE
+        return None if ended else f"the run is {run.status}: only a run that has ended is rerun"
+    if act == "release":
+        return None if run.status is RunStatus.NEEDS_ATTENTION else f"the run is {run.status}: it needs no release"
+    if act == "resume":
+        if not run.control & PAUSES:
+            return f"the run is {run.status}, and not paused"
+        return None if run.control & PAUSED else "the run is paused with its workflow: resume that"
+    if run.status in RUN_TERMINAL:
+        return f"the run is {run.status} already"
+    if act == "migrate":
+        return None if run.status is RunStatus.PAUSED else why_not_paused(run.status)
+    if act == "cancel" and run.status is RunStatus.COMPENSATING:
+        return "the run is compensating: what it did is undone already; terminate it to leave that"
+    return "the run is paused already" if act == "pause" and run.control & PAUSED else None
+
+
 # == a run under way ===================================================================================================
 async def pause_run(connection: Connection, store: Store, run_id: UUID, *, reason: str, actor: str) -> None:
     """Ask that nothing new of a run begin. Raises NotFoundError, and ConflictError when it has ended, or is paused."""
-    run = await find_standing(connection, store.settings.namespace, run_id)
-    _check_open(run, run_id)
-    if run.control & PAUSED:
-        raise ConflictError("the run is paused already", run_id=str(run_id), status=run.status)
+    await _check(connection, store, "pause", run_id)
     await request(connection, store, str(run_id), "paused", {"scope": PAUSED, "reason": reason}, actor)
 
 
 async def resume_run(connection: Connection, store: Store, run_id: UUID, *, reason: str, actor: str) -> None:
     """Ask that a pause of a run end. Raises NotFoundError, and ConflictError when nobody has paused it."""
-    run = await find_standing(connection, store.settings.namespace, run_id)
-    if not run.control & PAUSES:
-        raise ConflictError(f"the run is {run.status}, and not paused", run_id=str(run_id), status=run.status)
-    if not run.control & PAUSED:
-        raise ConflictError("the run is paused with its workflow: resume that", run_id=str(run_id), status=run.status)
+    await _check(connection, store, "resume", run_id)
     await request(connection, store, str(run_id), "resumed", {"scope": PAUSED, "reason": reason}, actor)
 
 
 async def terminate_run(connection: Connection, store: Store, run_id: UUID, *, reason: str, actor: str) -> None:
     """Ask that a run end by force. Raises NotFoundError, and ConflictError when it has ended."""
-    _check_open(await find_standing(connection, store.settings.namespace, run_id), run_id)
+    await _check(connection, store, "terminate", run_id)
     await request(connection, store, str(run_id), "terminated", {"reason": reason}, actor)
 
 
-def _check_open(run: Standing, run_id: UUID) -> None:
-    if run.status in RUN_TERMINAL:
-        raise ConflictError(f"the run is {run.status} already", run_id=str(run_id), status=run.status)
+async def _check(connection: Connection, store: Store, act: Act, run_id: UUID) -> None:
+    run = await find_standing(connection, store.settings.namespace, run_id)
+    why = why_not(act, run)
+    if why is not None:
+        raise ConflictError(why, run_id=str(run_id), status=run.status)
 
 
 # == results ===========================================================================================================
@@ -105,9 +145,11 @@ async def supply_output(
     be gone round, or when its run was cancelled.
     """
     run = await _load_alone(connection, store, plans, run_id)
-    index, where = _find_task(run, task), {"run_id": str(run_id), "task": task}
+    index, where = _find_place(run, task), {"run_id": str(run_id), "task": task}
     state = run.task(index)
-    if any(each.status == "cancelled" for each in run.tasks.values()):
+    if run.compensations is not None:
+        raise ConflictError(_UNDONE, **where)
+    if any(each.status == "cancelled" for place, each in run.tasks.items() if not is_item(place)):
         raise ConflictError(f"the run is {run.status}: rerun it first", **where)
     if not can_be_supplied(run.plan, run, index):
         why = f"task {task} is {state.status}"
@@ -127,21 +169,26 @@ async def foresee_rerun(
 
     Raises NotFoundError, and ConflictError when the run has not ended, or nothing of it would run again.
     """
-    run = await _load_run(connection, store, plans, run_id)
-    where = {"run_id": str(run_id)}
+    run = await load_run(connection, store, plans, run_id)
+    return Prospect(run, foresee(run, tasks))
+
+
+def foresee(run: StoredRun, tasks: Sequence[str]) -> list[Foreseen]:
+    """What would run again of a run that was loaded; raises as `foresee_rerun`."""
+    where = {"run_id": run.key.decode()}
+    if run.compensations is not None:
+        raise ConflictError(_UNDONE, **where, status=run.status)
     if run.status not in RUN_TERMINAL:
         raise ConflictError(f"the run is {run.status}: only a run that has ended is rerun", **where, status=run.status)
-    chosen = tuple(_find_task(run, task) for task in tasks)
-    found = foresee(run.plan, run, Reran(run.row_version, chosen), 0)
-    if not found and any(spec.map is not None for spec in run.plan.tasks):
-        raise ConflictError("a map that has begun is not rerun: replay the items that failed", **where)
+    chosen = tuple(_find_place(run, task) for task in tasks)
+    found = foresee_tasks(run.plan, run, Reran(run.row_version, chosen), 0)
     if not found:
         raise ConflictError(f"nothing of the run failed: it is {run.status}", **where, status=run.status)
     for each in found:
         if each.task in chosen and each.then == "skipped":
             name = run.plan.tasks[each.task].name
             raise ConflictError(f"task {name} would be skipped again: rerun what it needs", **where, task=name)
-    return Prospect(run, found)
+    return found
 
 
 async def rerun(
@@ -153,7 +200,7 @@ async def rerun(
 
     Raises as `foresee_rerun`, and ConflictError when the run has moved since, or something else was asked of it.
     """
-    await _have_alone(connection, store, run_id)
+    await have_alone(connection, store, run_id)
     prospect = await foresee_rerun(connection, store, plans, run_id, tasks)
     run = prospect.run
     if row_version not in (None, run.row_version):
@@ -162,7 +209,7 @@ async def rerun(
         )
     body: dict[str, Any] = {
         "row_version": run.row_version,
-        "tasks": [run.plan.index[task] for task in tasks],
+        "tasks": [_find_place(run, task) for task in tasks],
         "reason": reason,
     }
     if input is not None:
@@ -175,18 +222,22 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-def _find_task(run: StoredRun, task: str) -> int:
-    if task not in run.plan.index:
+def _find_place(run: StoredRun, task: str) -> int:
+    """Of a task, or of an item that has begun, such as `pages.17`."""
+    place = run.plan.find(task)
+    if place is None:
         raise NotFoundError(f"workflow {run.plan.name} has no task {task}", task=task)
-    return run.plan.index[task]
+    if is_item(place) and run.task(place).is_untouched:
+        raise NotFoundError(f"item {task} has not begun", task=task)
+    return place
 
 
 async def _load_alone(connection: Connection, store: Store, plans: Plans, run_id: UUID) -> StoredRun:
-    await _have_alone(connection, store, run_id)
-    return await _load_run(connection, store, plans, run_id)
+    await have_alone(connection, store, run_id)
+    return await load_run(connection, store, plans, run_id)
 
 
-async def _have_alone(connection: Connection, store: Store, run_id: UUID) -> None:
+async def have_alone(connection: Connection, store: Store, run_id: UUID) -> None:
     """Whoever else asks for something like this waits, and finds this request. Raises NotFoundError, and ConflictError
     when one is there already."""
     given = {"run_id": run_id, "namespace": store.settings.namespace}
@@ -197,24 +248,36 @@ async def _have_alone(connection: Connection, store: Store, run_id: UUID) -> Non
         raise ConflictError(f"something else was asked of the run and is not applied yet: {kind}", run_id=str(run_id))
 
 
-async def _load_run(connection: Connection, store: Store, plans: Plans, run_id: UUID) -> StoredRun:
+async def load_run(connection: Connection, store: Store, plans: Plans, run_id: UUID) -> StoredRun:
     """Raises NotFoundError, and what `plans` says of a version that this release cannot read."""
+    found = (await load_runs(connection, store, plans, [run_id])).get(run_id)
+    if found is None:
+        raise NotFoundError(f"there is no run {run_id}", run_id=str(run_id))
+    return found
+
+
+async def load_runs(
+    connection: Connection, store: Store, plans: Plans, run_ids: Sequence[UUID]
+) -> dict[UUID, StoredRun]:
+    """Runs with their tasks; one that is missing from the answer is not there. Raises what `plans` says of a version
+    that this release cannot read."""
     async with psycopg.AsyncRawCursor(connection) as cursor:
-        await cursor.execute(_RUN.text("load_runs"), ([run_id],))
+        await cursor.execute(_RUN.text("load_runs"), (list(run_ids),))
         rows = await cursor.fetchall()
-    for _, of_run in groupby(rows, itemgetter(0)):
+    await plans.load(connection, list({row[1] for row in rows}))
+    found = {}
+    for run_id, of_run in groupby(rows, itemgetter(0)):
         first, *more = of_run
-        _, version_id, row_version, attention, control, namespace, input, trace = first[:RUN_COLUMNS]
+        _, version_id, row_version, attention, control, namespace, input, trace, deadline_at, _ = first[:RUN_COLUMNS]
         if namespace != store.settings.namespace:
-            break
-        await plans.load(connection, [version_id])
+            continue
         plan = plans.get(version_id)
         if plan is None:
             raise plans.unreadable(version_id) or NotFoundError(f"there is no version {version_id}")
         states = [row[RUN_COLUMNS:] for row in (first, *more)]
         tasks = {index: read_task(*state) for index, *state in states if index is not None}
-        return StoredRun(
+        found[run_id] = StoredRun(
             str(run_id).encode(), plan, input.encode(), row_version=row_version, attention=attention, control=control,
-            tasks=tasks, namespace=namespace, traceparent=trace,
+            tasks=tasks, namespace=namespace, traceparent=trace, deadline_at=microseconds_of(deadline_at),
         )  # fmt: skip
-    raise NotFoundError(f"there is no run {run_id}", run_id=str(run_id))
+    return found

@@ -1,4 +1,4 @@
-"""What people decide: approvals, cancels, replays, discards.
+"""What people decide: cancels, replays, discards; approvals have a module of their own.
 
 Each function runs in the caller's open transaction. The row that is decided about is the arbiter: one UPDATE takes it
 out of its open state, so of two racing callers one finds nothing and is told so. What moves a run goes through
@@ -16,7 +16,6 @@ from headrace.machine.status import RUN_TERMINAL
 from headrace.messages import TRACEPARENT
 from state.fingerprint import decode_headers
 from state.outbox import Record, emit
-from state.queries.approval import ApprovalRow, get_approval
 from state.queries.dead_letter import DeadLetterRow, get_dead_letter
 from state.queries.rows import Connection, fetch_one
 from state.queries.run import read_position
@@ -24,17 +23,8 @@ from state.requests import request
 from state.sql import load
 from state.store import Store
 
-_APPROVALS = load("approval_queries")
 _PARKED = load("parked_task_queries")
 _DEAD_LETTERS = load("dead_letter_queries")
-
-
-class _Hand(NamedTuple):
-    """The hand-out that an approval belongs to."""
-
-    run_id: UUID
-    task: int
-    token: int
 
 
 class _Closed(NamedTuple):
@@ -56,49 +46,8 @@ class _TaskState(NamedTuple):
     token: int | None
     is_collected: bool
     """It is an item of a map that has completed."""
-
-
-async def decide_approval(
-    connection: Connection,
-    store: Store,
-    approval_id: UUID,
-    outcome: Literal["approved", "rejected"],
-    *,
-    comment: str,
-    actor: str,
-) -> ApprovalRow:
-    """Decide once. Raises NotFoundError, and ConflictError when it was decided, has expired, or nobody waits for it
-    any more.
-    """
-    namespace = store.settings.namespace
-    hand = await fetch_one(
-        connection,
-        _Hand,
-        _APPROVALS.text("decide_approval"),
-        approval_id=approval_id,
-        namespace=namespace,
-        status=outcome,
-        actor=actor,
-        comment=comment or None,
-    )
-    approval = await get_approval(connection, namespace, approval_id)
-    if approval is None:
-        raise NotFoundError(f"there is no approval {approval_id}", approval_id=str(approval_id))
-    if hand is None:
-        raise ConflictError(_why_undecidable(approval), approval_id=str(approval_id), status=approval.status)
-    body = {"task": hand.task, "token": hand.token, "outcome": outcome, "comment": comment}
-    await request(connection, store, str(hand.run_id), "decided", body, actor)
-    return approval
-
-
-def _why_undecidable(approval: ApprovalRow) -> str:
-    match approval.status:
-        case "waiting":
-            return "the approval has expired"
-        case "cancelled":
-            return "nobody waits for this approval any more"
-        case status:
-            return f"the approval was {status} already" + (f" by {approval.decided_by}" if approval.decided_by else "")
+    is_undone: bool
+    """Its run has begun to undo what it did."""
 
 
 async def resolve_task(
@@ -139,6 +88,9 @@ async def cancel_run(connection: Connection, store: Store, run_id: UUID, *, reas
         raise NotFoundError(f"there is no run {run_id}", run_id=str(run_id))
     if RunStatus(position.status) in RUN_TERMINAL:
         raise ConflictError(f"the run is {position.status} already", run_id=str(run_id), status=position.status)
+    if RunStatus(position.status) is RunStatus.COMPENSATING:
+        why = "the run is compensating: what it did is undone already; terminate it to leave that"
+        raise ConflictError(why, run_id=str(run_id), status=position.status)
     await request(connection, store, str(run_id), "cancelled", {"reason": reason}, actor)
 
 
@@ -255,5 +207,8 @@ async def _check_still_failed(connection: Connection, store: Store, run_id: UUID
         raise ConflictError(f"the run {why}; its tasks cannot be replayed", **ids)
     if state.status != TaskStatus.FAILED or state.token != token:
         raise ConflictError(f"the task is {state.status or 'pending'} and not where it failed any more", **ids)
+    if state.is_undone:
+        why = "the run undoes what it did, or has: its tasks cannot be replayed; start another run"
+        raise ConflictError(why, **ids)
     if state.is_collected:
-        raise ConflictError("its map has completed with this failure in its output; start the run again", **ids)
+        raise ConflictError("its map has completed with this failure in its output; rerun the item", **ids)

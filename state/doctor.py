@@ -101,6 +101,7 @@ OF_RUNS: Final = (
     _OfRuns("maps", "find_wrong_maps", "whose maps have counted their items", _SAVE_IT),
     _OfRuns("approvals", "find_wrong_approvals", "with one outcome for every question", _SAVE_IT),
     _OfRuns("signals", "find_wrong_signals", "whose signals were taken once, or wait for their task", _SAVE_IT),
+    _OfRuns("children", "find_wrong_children", "whose children have what waits for them", _SAVE_IT),
     _OfRuns("unparked", "find_unparked", "whose doubtful effects are before a person", _SAVE_IT),
     _OfRuns("dead_letters", "find_wrong_dead_letters", "whose dead letters agree with their tasks", _SAVE_IT),
 )  # fmt: skip
@@ -270,6 +271,11 @@ class _Examination:
         return await self._of_a_table("posted_signals", "find_wrong_posted", "whoever waits has what is posted", hint,
                                       seconds=LATE_SECONDS)  # fmt: skip
 
+    async def pools(self) -> Check:
+        good = "every slot of a pool has its holder, and whoever waits for one is in its queue"
+        hint = "a sweep sets what is missing again within seconds; what is too much must not be: report it"
+        return await self._of_a_table("pools", "find_wrong_slots", good, hint)
+
     async def triggers(self) -> Check:
         keys, wrong, examples = await self.row("count_wrong_triggers", percent=self.percent)
         detail = f"{keys} trigger keys{'' if self.percent >= 100 else ' of a sample'} have their runs"
@@ -308,8 +314,8 @@ class _Examination:
 
     def later_checks(self) -> list[Callable[[], Awaitable[Check]]]:
         return [
-            self.orphan_timers, self.orphan_approvals, self.parked, self.posted_signals, self.triggers, self.sweeps,
-            self.ticks, self.partitions, self.holders,
+            self.orphan_timers, self.orphan_approvals, self.parked, self.posted_signals, self.pools, self.triggers,
+            self.sweeps, self.ticks, self.partitions, self.holders,
         ]  # fmt: skip
 
 

@@ -4,7 +4,8 @@ The record only names the row. The run agent reads it from Postgres, so a decisi
 Kafka, and a lost record costs time only: a sweep says it again until the row is applied.
 """
 
-from typing import Any, Final, Literal
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -18,12 +19,19 @@ from state.store import Store
 
 Kind = Literal[
     "cancelled", "decided", "replayed", "resolved", "released", "signalled", "terminated", "paused", "resumed",
-    "supplied", "reran",
+    "prioritised", "supplied", "reran", "migrated", "child_told",
 ]  # fmt: skip
 HEARD_IN_ISOLATION: Final = ("cancelled", "terminated", "released")
 """What a run takes while it stands aside; all else stays in the inbox until somebody has let it go on."""
 
 _SQL = load("run")
+
+
+class Wanted(NamedTuple):
+    """One of many requests of a kind."""
+
+    run_id: str
+    body: dict[str, Any]
 
 
 async def request(
@@ -32,11 +40,12 @@ async def request(
 ) -> str:  # fmt: skip
     """Store a request and wake the run agent, in the caller's open transaction; answers the inbox id.
 
-    Bodies: cancelled {"reason"}; decided {"task", "token", "outcome", "comment"}; replayed {"task", "token", "input"?};
-    resolved {"task", "token", "outcome", "comment", "output"?}; released {}; terminated {"reason"}; paused and resumed
-    {"scope", "reason"}; supplied {"task", "token", "output", "reason"}; reran {"row_version", "tasks", "input"?,
-    "reason"}; signalled {}, which has its content in `signal` under the same id. A body may hold `msgspec.Raw` for user
-    data that must keep its bytes.
+    Bodies: cancelled {"reason"}; decided {"task", "token", "outcome", "comment", "votes"?, "form"?}; replayed {"task",
+    "token", "input"?}; resolved {"task", "token", "outcome", "comment", "output"?}; released {}; terminated {"reason"};
+    paused and resumed {"scope", "reason"}; prioritised {"priority", "reason"}; supplied {"task", "token", "output",
+    "reason"}; reran {"row_version", "tasks", "input"?, "reason"}; migrated {"version_id", "reason"}; child_told
+    {"task", "token", "child", "outcome", "output"?, "error"?}; signalled {}, which has its content in `signal` under
+    the same id. A body may hold `msgspec.Raw` for user data that must keep its bytes.
     """
     inbox_id = inbox_id or str(uuid7())
     async with psycopg.AsyncRawCursor(connection) as cursor:
@@ -46,3 +55,21 @@ async def request(
     record = Record(store.settings.events_topic, run_id.encode(), encode(Requested(inbox_id)))
     await emit(connection, [record], store.mode)
     return inbox_id
+
+
+async def request_all(
+    connection: psycopg.AsyncConnection[Any], store: Store, kind: Kind, wanted: Sequence[Wanted], actor: str
+) -> list[UUID]:
+    """The same of many runs, in two statements, none for none; answers the inbox ids in their order."""
+    if not wanted:
+        return []
+    ids = [UUID(str(uuid7())) for _ in wanted]
+    bodies = [msgspec.json.encode(each.body).decode() for each in wanted]
+    async with psycopg.AsyncRawCursor(connection) as cursor:
+        runs = [UUID(each.run_id) for each in wanted]
+        await cursor.execute(_SQL.text("insert_inbox_rows"), (ids, runs, kind, bodies, actor))
+    topic = store.settings.events_topic
+    wakes = zip(wanted, ids, strict=True)
+    records = [Record(topic, each.run_id.encode(), encode(Requested(str(id_)))) for each, id_ in wakes]
+    await emit(connection, records, store.mode)
+    return ids

@@ -57,8 +57,17 @@ class EngineSettings(BaseSettings):
         return f"{self.prefix}.workers"
 
     @property
+    def logs_topic(self) -> str:
+        return f"{self.prefix}.logs"
+
+    @property
     def control_topic(self) -> str:
         return f"{self.prefix}.control"
+
+    @property
+    def lifecycle_topic(self) -> str:
+        """For other services; nothing in the engine reads it."""
+        return f"{self.prefix}.lifecycle"
 
     def commands_topic(self, queue: str) -> str:
         return f"{self.prefix}.commands.{queue}"

@@ -10,10 +10,12 @@ from uuid_utils import uuid7
 
 from headrace.errors import KeyReusedError
 from headrace.machine import Plan, begin
+from headrace.machine.status import WORKFLOW_PAUSED
+from state.pauses import find_paused
 from state.sql import load
-from state.store import Rows, Store, StoredRun, execute, execute_sync
+from state.store import BegunPaused, Rows, Store, StoredRun, execute, execute_sync
 
-_SQL = load("run")
+_SQL, _PAUSE = load("run"), load("pause")
 
 
 class Start(NamedTuple):
@@ -30,16 +32,26 @@ class Start(NamedTuple):
     source: str = "api"
     actor: str = ""
     detail: dict[str, Any] | None = None
+    priority: int = 0
+    """In the queues of pools."""
+    parent: bytes | None = None
+    """The key of the run of which a task waits for it."""
 
 
 def new_run_id() -> str:
     return str(uuid7())
 
 
-def begin_run(rows: Rows, start: Start, namespace: str, at: int) -> StoredRun:
-    """Add a run and its first advance to a transaction's rows."""
-    run = StoredRun(start.run_id.encode(), start.plan, start.input, namespace=namespace, traceparent=start.traceparent)
-    rows.begin(run, begin(start.plan, run, at), source=start.source, actor=start.actor, detail=start.detail)
+def begin_run(rows: Rows, start: Start, namespace: str, at: int, pause: BegunPaused | None = None) -> StoredRun:
+    """Add a run and its first advance to a transaction's rows. pause: of its workflow: then the run begins paused."""
+    run = StoredRun(
+        start.run_id.encode(), start.plan, start.input, namespace=namespace, traceparent=start.traceparent,
+        parent=start.parent, control=0 if pause is None else WORKFLOW_PAUSED,
+    )  # fmt: skip
+    if start.priority:
+        rows.set_priority(run, start.priority)
+    first = begin(start.plan, run, at)
+    rows.begin(run, first, source=start.source, actor=start.actor, detail=start.detail, pause=pause)
     return run
 
 
@@ -55,13 +67,15 @@ async def start_run(
     traceparent: str | None = None,
     source: str = "api",
     actor: str = "",
+    priority: int = 0,
+    detail: dict[str, Any] | None = None,
 ) -> tuple[str, StoredRun | None]:
     """Start one run, in the caller's open transaction; answers (run id, the run when it is new).
 
     The same key gives the same run, also to a racing transaction: it waits for the one that came first. Raises
     KeyReusedError when the key belongs to a run of another workflow or input.
     """
-    start = Start(plan, input, key, run_id or new_run_id(), traceparent, source, actor)
+    start = Start(plan, input, key, run_id or new_run_id(), traceparent, source, actor, detail, priority=priority)
     async with psycopg.AsyncRawCursor(connection) as cursor:
         if key is not None:
             digest = start_digest(start)
@@ -75,10 +89,11 @@ async def start_run(
                         f"key {key!r} was used for another workflow or input", key=key, run_id=str(found)
                     )
                 return str(found), None
-        await cursor.execute(_SQL.text("read_clock"))
-        at = (await cursor.fetchall())[0][0]
+        await cursor.execute(_PAUSE.text("read_start"), (namespace, plan.name))
+        at, paused_by, why, queues = (await cursor.fetchall())[0]
     rows = Rows(store)
-    run = begin_run(rows, start, namespace, at)
+    rows.paused_queues = frozenset(queues)
+    run = begin_run(rows, start, namespace, at, None if paused_by is None else BegunPaused(paused_by, why))
     await execute(connection, rows.calls())
     return start.run_id, run
 
@@ -98,13 +113,14 @@ def start_runs(
         if start.key is not None:
             first.setdefault(start.key, start)
     runs = _claim(connection, namespace, list(first.values())) if first else {}
+    paused = find_paused(connection, namespace, (start.plan.name for start in given)) if given else {}
     rows, answers, begun = Rows(store), list[tuple[str, bool]](), set[str]()
     for start in given:
         run_id = runs.get(start.key, start.run_id) if start.key is not None else start.run_id
         is_new = run_id == start.run_id and run_id not in begun
         if is_new:
             begun.add(run_id)
-            begin_run(rows, start, namespace, at)
+            begin_run(rows, start, namespace, at, paused.get(start.plan.name))
         answers.append((run_id, is_new))
     execute_sync(connection, rows.calls())
     return answers

@@ -8,7 +8,8 @@ set of statements to trust.
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from hashlib import blake2b
+from hashlib import blake2b, sha256
+from math import gcd
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -21,44 +22,58 @@ from headrace.errors import InvariantError
 from headrace.machine import (
     Abort,
     Ask,
+    AwaitSlot,
     BuryTask,
+    CancelChild,
     Cancelled,
+    ChildTold,
     ClearTimer,
     CloseLetter,
     CloseQuestion,
+    CountRounds,
     Decided,
     Dispatch,
     EndAttempt,
     Finish,
+    FreeSlot,
     Grant,
     Isolated,
     KeepOutput,
     KeepSignal,
     Listen,
     MachineEvent,
+    Migrated,
+    NoteRound,
     Park,
     Paused,
     Plan,
+    Prioritised,
     Released,
     Replayed,
     Reran,
     Resolved,
     Resumed,
     RunState,
+    SetDeadline,
+    SetPriority,
     SetTimer,
     Signalled,
+    StartChild,
     StopListening,
     Supplied,
     TakeSignal,
+    TakeSlot,
     TaskState,
     TaskStatus,
     Terminated,
     Transition,
     Unpark,
 )
-from headrace.machine.place import is_item
+from headrace.machine.place import RUN, is_item
+from headrace.machine.status import WORKFLOW_PAUSED
 from headrace.messages import Abort as AbortMessage
 from headrace.messages import (
+    Admitted,
     Command,
     ControlMessage,
     Due,
@@ -66,12 +81,14 @@ from headrace.messages import (
     Failed,
     Granted,
     Lost,
+    Requested,
     Returned,
     Started,
     Succeeded,
     encode,
     make_nonce,
 )
+from headrace.object_store import references
 from state.binary import TYPES, Array
 from state.fingerprint import Headers, encode_headers, label_record, label_task
 from state.outbox import OutboxMode, Record, bundles, table_columns
@@ -80,9 +97,12 @@ from state.settings import EngineSettings
 from state.sql import Statement, load
 
 BATCH: Final = load("batch")
+_STAYS_IN_ITS_RUN: Final = Error(
+    "RESULT_TOO_LARGE", "its output refers to a large result, which only its own run can read", retryable=False
+)
 _ANSWERS: Final = (Succeeded, Failed, Returned)
 _decode_error: Final = msgspec.json.Decoder(Error).decode
-RUN_COLUMNS: Final = 8
+RUN_COLUMNS: Final = 10
 """Of a row of `load_runs`; behind them stands a task."""
 
 
@@ -94,10 +114,27 @@ class Key(NamedTuple):
     key: str
 
 
+class BegunPaused(NamedTuple):
+    """The pause of its workflow that a run begins with."""
+
+    by: str
+    reason: str
+
+
 class StoredRun(RunState):
     """A run as the store knows it."""
 
-    __slots__ = ("base", "counted", "namespace", "outputs", "run_id", "saved_version", "touched", "traceparent")
+    __slots__ = (
+        "base",
+        "counted",
+        "namespace",
+        "outputs",
+        "parent",
+        "run_id",
+        "saved_version",
+        "touched",
+        "traceparent",
+    )
 
     def __init__(
         self,
@@ -113,13 +150,16 @@ class StoredRun(RunState):
         namespace: str = "default",
         traceparent: str | None = None,
         signals: Iterable[Signalled] = (),
+        deadline_at: int | None = None,
+        parent: bytes | None = None,
     ) -> None:
+        """parent: the key of the run of which a task waits for this one."""
         super().__init__(
             key, plan, input, row_version=row_version, attention=attention, control=control, tasks=tasks,
-            token_floor=token_floor, signals=signals,
+            token_floor=token_floor, signals=signals, deadline_at=deadline_at,
         )  # fmt: skip
         self.run_id = bytes.fromhex(key.decode().replace("-", ""))
-        self.namespace, self.traceparent = namespace, traceparent
+        self.namespace, self.traceparent, self.parent = namespace, traceparent, parent
         self.base = -1
         self.saved_version = row_version
         """The row_version that Postgres has."""
@@ -139,6 +179,12 @@ class Store:
         self.secret = settings.nonce_key()
         self.mode = OutboxMode(settings.outbox)
         self._topics: dict[str, str] = {}
+        count = settings.partitions
+        self.stride = next(step for step in range(count // 2, count + 2) if step > 0 and gcd(step, count) == 1)
+        """From one hand-out of a task to the next: to the other half of the partitions, and in time to all of them. A
+        worker has neighbours, so the next partition is likely to be its own, too."""
+        self.paused_queues: frozenset[str] = frozenset()
+        """As far as this process knows: commands to them are kept back. A sweep looks again and again."""
 
     def commands_topic(self, queue: str) -> str:
         topic = self._topics.get(queue)
@@ -164,6 +210,19 @@ class Rows:
         """Signal -> its last row of `settle_signals`: what a run keeps, a task may take in the same transaction."""
         self.keys: set[Key] = set()
         """Keys for which a task began to wait here, or an offer was refused: something may be posted for them."""
+        self.has_slots_to_give = False
+        """A task began to wait for a slot here, or gave one back."""
+        self.deadlines: dict[tuple[bytes, int], int | None] = {}
+        """(run, task) -> the last thing that was decided about its deadline."""
+        self.rounds: dict[tuple[bytes, int], int] = {}
+        """The same for how many rounds have ended."""
+        self.ended: dict[bytes, tuple[Any, ...]] = {}
+        """Child -> its row of `end_children`; of one that ends twice in this transaction, the last."""
+        self.asks_for_runs = False
+        """A child is to start."""
+        self.held: dict[tuple[bytes, int], tuple[Any, ...]] = {}
+        """Task -> the last command to it that is kept back, as its queue is paused."""
+        self.paused_queues = store.paused_queues
         self.soonest: int | None = None
         """The earliest timer set here, for the timer sweep in the same process."""
 
@@ -182,9 +241,15 @@ class Rows:
         source: str,
         actor: str = "",
         detail: dict[str, Any] | None = None,
+        pause: BegunPaused | None = None,
     ) -> None:
-        """A new run and its first advance."""
+        """A new run and its first advance; pause: it was decided under that."""
         run.apply(transition)
+        self._history(run, "started", None, None, actor, detail)
+        if pause is not None:
+            run.row_version += 1
+            said = {"reason": pause.reason, "scope": WORKFLOW_PAUSED}
+            self._history(run, "paused", None, None, pause.by, said)
         self.add(
             "insert_runs",
             run.run_id,
@@ -195,8 +260,8 @@ class Rows:
             run.input,
             run.traceparent,
             source,
+            run.control,
         )
-        self._history(run, "started", None, None, actor, detail)
         self._act(run, transition, None)
         _touch(run, transition)
         run.saved_version = run.row_version
@@ -206,6 +271,8 @@ class Rows:
         """One event that changed a run. Applies the transition."""
         if isinstance(event, Reran):
             self._rerun(run, event, run.row_version + 1)
+        elif isinstance(event, Migrated):
+            self._migrate(run, event, run.row_version + 1)
         run.apply(transition)
         self.runs.setdefault(run.key, run)
         ended = self._act(run, transition, event)
@@ -213,6 +280,10 @@ class Rows:
         if isinstance(event, Supplied) or getattr(event, "task", None) not in ended:
             self._event_history(run, event, transition)
         _touch(run, transition)
+
+    def set_priority(self, run: StoredRun, priority: int) -> None:
+        others = [row for row in self.rows.get("set_priorities", ()) if row[0] != run.run_id]
+        self.rows["set_priorities"] = [*others, (run.run_id, priority)]
 
     def bury_record(
         self, namespace: str, run_id: bytes | None, topic: str, partition: int, offset: int, key: bytes | None, value:
@@ -263,6 +334,12 @@ class Rows:
                         self.soonest = action.due_at
                 case ClearTimer():
                     self._drop("set_timers", "delete_timers", run, action.task)
+                case SetDeadline():
+                    self.deadlines[run.run_id, action.task] = action.due_at
+                case CountRounds():
+                    self.rounds[run.run_id, action.task] = action.rounds
+                case NoteRound():
+                    self.add("note_rounds", run.run_id, action.task, action.token, action.round)
                 case Ask():
                     self._ask(run, action)
                 case CloseQuestion():
@@ -276,6 +353,21 @@ class Rows:
                 case TakeSignal():
                     hand_out = (action.task, action.token, run.row_version)
                     self.signals[action.signal_id] = (_bytes_of(action.signal_id), "taken", *hand_out, None)
+                case AwaitSlot():
+                    self.add("await_slots", run.run_id, action.task, action.token, run.namespace, action.pool)
+                    self.has_slots_to_give = True
+                case TakeSlot():
+                    self.add("leave_queues", run.run_id, action.task)
+                case FreeSlot():
+                    self._drop("await_slots", "leave_queues", run, action.task)
+                    self.add("free_slots", run.run_id, action.task)
+                    self.has_slots_to_give = True
+                case SetPriority():
+                    self.set_priority(run, action.priority)
+                case StartChild():
+                    self._start_child(run, action)
+                case CancelChild():
+                    self.add("cancel_children", run.run_id, action.task, action.token, uuid7().bytes)
                 case Abort():
                     self.control(run.key, AbortMessage(run.key.decode(), action.task, action.token, action.reason))
                 case BuryTask():
@@ -292,15 +384,17 @@ class Rows:
                     if action.output is not None or action.error is not None:
                         why = None if action.error is None else encode(action.error)
                         self.add("save_outputs", run.run_id, action.output, why)
+                    if run.parent is not None:
+                        self._tell_parent(run, run.parent, action)
         return ended
 
     def _dispatch(self, run: StoredRun, action: Dispatch) -> None:
         spec, name = run.plan.at(action.task), None
         if run.base < 0:
             run.base = murmur2(run.key, self.store.settings.partitions)
-        spread = (action.task if run.plan.is_wide else 0) + action.token - 1
+        spread = (action.task if run.plan.is_wide else 0) + (action.token - 1) * self.store.stride
         if is_item(action.task):
-            name, spread = run.plan.name_of(action.task), action.task + action.token - 1
+            name, spread = run.plan.name_of(action.task), action.task + (action.token - 1) * self.store.stride
         command = Command(
             task=action.task,
             name=name or spec.name,
@@ -315,10 +409,15 @@ class Rows:
             exclusive=spec.exclusive and not action.lookup,
             inline=spec.is_read or action.lookup,
             lookup=action.lookup,
+            round=action.round,
             workflow=run.plan.name,
             version=run.plan.version,
         )
         partition = (run.base + spread) % self.store.settings.partitions
+        if spec.queue in self.paused_queues:
+            kept = (action.token, spec.queue, partition, encode(command), run.traceparent)
+            self.held[run.run_id, action.task] = (run.run_id, action.task, *kept)
+            return
         topic = self.store.commands_topic(spec.queue)
         self.records.append(Record(topic, run.key, encode(command), partition, run.traceparent))
 
@@ -349,16 +448,44 @@ class Rows:
         if action.key is not None:
             self.keys.add(Key(run.namespace, action.name, action.key))
 
+    def _start_child(self, run: StoredRun, action: StartChild) -> None:
+        child = run.plan.tasks[action.task].child
+        if child is None:
+            raise InvariantError("a task starts a run that has none", run_id=run.key.decode(), task=action.task)
+        self.asks_for_runs = True
+        self.add(
+            "start_children", run.run_id, action.task, action.token, uuid7().bytes, run.namespace, child.workflow,
+            child.version, action.input, run.traceparent, child.is_awaited,
+        )  # fmt: skip
+
+    def _tell_parent(self, run: StoredRun, parent: bytes, action: Finish) -> None:
+        """The wake-up only names the row that `end_children` makes; lost, it is said again like that of any request."""
+        output, error = action.output, action.error
+        if output is not None and any(references(output)):
+            error, output = _STAYS_IN_ITS_RUN, None
+        why = None if error is None else encode(error)
+        known = self.ended.get(run.run_id)
+        inbox_id = UUID(bytes=uuid7().bytes if known is None else known[1])
+        if known is None:
+            self.records.append(Record(self.store.settings.events_topic, parent, encode(Requested(str(inbox_id)))))
+        self.ended[run.run_id] = (run.run_id, inbox_id.bytes, str(action.status), output, why)
+
     def _ask(self, run: StoredRun, action: Ask) -> None:
         spec = run.plan.tasks[action.task].approval
         if spec is None:
             raise InvariantError("asked for a task without an approval", run_id=run.key.decode(), task=action.task)
         approval_id = blake2b(b"approval/%b/%d/%d" % (run.key, action.task, action.token), digest_size=16).digest()
+        title = spec.title if action.title is None else action.title
         self.add(
-            "ask_approvals", approval_id, run.namespace, run.run_id, action.task, action.token, spec.title,
-            msgspec.json.encode(spec.approvers), spec.on_expiry,
-            None if spec.expires is None else spec.expires // 1_000_000,
+            "ask_approvals", approval_id, run.namespace, run.run_id, action.task, action.token, title,
+            msgspec.json.encode(spec.approvers), spec.on_expiry, _seconds(spec.expires), action.context, spec.form,
+            spec.needed, spec.no_self_approval, digest_of(title, action.context, spec.form),
         )  # fmt: skip
+        for position, after in enumerate(spec.remind):
+            self.add("set_approval_timers", approval_id, "remind", position, _seconds(after), None)
+        for position, step in enumerate(spec.steps):
+            targets = msgspec.json.encode(step.to)
+            self.add("set_approval_timers", approval_id, "escalate", position, _seconds(step.after), targets)
 
     # -- history
     def _history(
@@ -380,6 +507,10 @@ class Rows:
                 task, token = (None, None) if taker is None else (taker.task, taker.token)
                 detail = {"signal_id": event.signal_id, "name": event.name}
                 self._history(run, "signalled", task, token, event.by, detail)
+            case ChildTold():
+                why = None if event.error is None else msgspec.to_builtins(event.error)
+                told = {"child": event.child, "outcome": event.outcome, "error": why}
+                self._history(run, "child_told", event.task, event.token, "", told)
             case Cancelled():
                 self._history(run, "cancelled", None, None, event.by, {"reason": event.reason})
             case Terminated():
@@ -387,6 +518,11 @@ class Rows:
             case Paused() | Resumed():
                 kind = "paused" if isinstance(event, Paused) else "resumed"
                 self._history(run, kind, None, None, event.by, {"reason": event.reason, "scope": event.scope})
+            case Prioritised():
+                given: dict[str, Any] = {"priority": event.priority, "reason": event.reason}
+                self._history(run, "prioritised", None, None, event.by, given)
+            case Admitted():
+                self._history(run, "admitted", event.task, event.token)
             case Decided():
                 self._history(
                     run,
@@ -402,14 +538,15 @@ class Rows:
             case Supplied():
                 given = {"reason": event.reason, "output": msgspec.Raw(event.output)}
                 self._history(run, "supplied", event.task, event.token, event.by, given)
-            case Reran():
+            case Reran() | Migrated():
                 pass  # told before it was applied
             case Isolated():
                 self._history(run, "isolated", None, None, "", {"error": msgspec.to_builtins(event.error)})
             case Released():
                 self._history(run, "released", None, None, event.by)
             case Due():
-                self._history(run, "due", event.task, event.token, "", {"timer": event.timer})
+                task = None if event.task == RUN else event.task
+                self._history(run, "due", task, event.token, "", {"timer": event.timer})
             case Lost():
                 self._history(run, "lost", event.task, event.token, "", {"reason": event.reason})
             case Started() if run.task(event.task).withheld:
@@ -435,7 +572,7 @@ class Rows:
     def _rerun(self, run: StoredRun, event: Reran, row_version: int) -> None:
         """Before the run is moved. Its row of history is like a replay's when a task is given another input: under the
         token that the task had."""
-        names = [run.plan.tasks[index].name for index in event.tasks]
+        names = [run.plan.name_of(place) for place in event.tasks]
         detail: dict[str, Any] = {"reason": event.reason, "from": names or "failed"}
         task = token = None
         if event.input is not None:
@@ -448,14 +585,25 @@ class Rows:
         if outputs := self.rows.get("save_outputs"):  # also one kept earlier in this batch
             self.rows["save_outputs"] = [row for row in outputs if row[0] != run.run_id]
 
+    def _migrate(self, run: StoredRun, event: Migrated, row_version: int) -> None:
+        """Before the run is moved, while its plan is still the older one."""
+        detail = {"from": run.plan.version, "to": event.plan.version, "reason": event.reason}
+        raw = msgspec.json.encode(detail)
+        self.add("insert_history", run.run_id, row_version, "migrated", None, None, event.by or None, raw)
+        moves = self.rows.setdefault("move_runs", [])
+        moves[:] = [move for move in moves if move[0] != run.run_id]  # of two in a batch the later one holds
+        moves.append((run.run_id, event.plan.version_id))
+
     # -- giving ----------------------------------------------------------------------
     def _save_tasks(self, run: StoredRun) -> None:
         """The final state of every task that this transaction touched, once each, by the cheapest statement that
         fits."""
+        is_lasting = run.plan.has_deadlines  # there a first hand-out may have a timer
         for index in run.touched:
             task = run.task(index)
             is_first = task.token == run.token_floor + 1 and not task.attempt and not task.vanished
-            if task.status is TaskStatus.QUEUED and is_first and task.input is None:
+            is_plain = task.input is None and not task.pool and not is_lasting
+            if task.status is TaskStatus.QUEUED and is_first and is_plain:
                 self.add("hand_out_tasks", run.run_id, index, task.token)
             elif task.status is TaskStatus.COMPLETED and _answered(run, index):
                 self.add("complete_tasks", run.run_id, index, task.attempt, task.token)
@@ -472,12 +620,15 @@ class Rows:
         session = task.session if task.status is TaskStatus.RUNNING else ""
         holder = bytes.fromhex(session.replace("-", "")) if session else None
         output = run.outputs.get(index)
-        if output is None and run.plan.at(index).run is None:
+        spec = run.plan.at(index)
+        goes_round = spec.repeat is not None and task.status is not TaskStatus.COMPLETED
+        if output is None and (spec.run is None or goes_round):
             output = task.output
         error = None if task.error is None else encode(task.error)
         self.add(
             "save_tasks", run.run_id, index, task.status, task.attempt, task.token, task.retries_from, holder,
             task.lookups, task.vanished, task.withheld or None, task.due_at, task.input, output, error, task.items,
+            task.pool or None,
         )  # fmt: skip
 
     def _publish(self) -> None:
@@ -500,6 +651,18 @@ class Rows:
         if self.signals:
             self.rows["settle_signals"] = list(self.signals.values())
             self.signals = {}
+        if self.deadlines:
+            self.rows["save_deadlines"] = [(*place, due_at) for place, due_at in self.deadlines.items()]
+            self.deadlines = {}
+        if self.rounds:
+            self.rows["count_rounds"] = [(*place, rounds) for place, rounds in self.rounds.items()]
+            self.rounds = {}
+        if self.ended:
+            self.rows["end_children"] = list(self.ended.values())
+            self.ended = {}
+        if self.held:
+            self.rows["hold_commands"] = list(self.held.values())
+            self.held = {}
         if self.records:
             self._publish()
             self.records = []
@@ -510,14 +673,15 @@ class Rows:
 def read_task(
     status: str, attempt: int, token: int, retries_from: int, due_at: datetime | None, input: str | None, output: str |
     None, error: str | None, session_id: UUID | None, lookups: int,
-    vanished: int = 0, withheld: str | None = None, items: int | None = None,
+    vanished: int = 0, withheld: str | None = None, items: int | None = None, pool: str | None = None,
+    deadline_at: datetime | None = None, rounds: int | None = None,
 ) -> TaskState:  # fmt: skip
     """A task as `load_runs` gives it, behind its position."""
     return TaskState(
         TaskStatus(status),
         attempt,
         token,
-        None if due_at is None else round(due_at.timestamp() * 1_000_000),
+        microseconds_of(due_at),
         retries_from,
         None if input is None else input.encode(),
         None if output is None else output.encode(),
@@ -527,7 +691,24 @@ def read_task(
         vanished,
         withheld or "",
         items,
+        pool or "",
+        microseconds_of(deadline_at),
+        rounds or 0,
     )
+
+
+def digest_of(title: str, context: bytes | None, form: bytes | None) -> str:
+    """SHA-256, in hex, of what people are shown: the JSON `{"title":…,"context":…,"form":…}` without spaces."""
+    shown = {"title": title, "context": msgspec.Raw(context or b"null"), "form": msgspec.Raw(form or b"null")}
+    return sha256(msgspec.json.encode(shown)).hexdigest()
+
+
+def _seconds(microseconds: int | None) -> int | None:
+    return None if microseconds is None else microseconds // 1_000_000
+
+
+def microseconds_of(at: datetime | None) -> int | None:
+    return None if at is None else round(at.timestamp() * 1_000_000)
 
 
 def _touch(run: StoredRun, transition: Transition) -> None:
@@ -538,8 +719,7 @@ def _touch(run: StoredRun, transition: Transition) -> None:
 
 def _answered(run: StoredRun, index: int) -> bool:
     """Whether the output of a completed task stands with an attempt of its body."""
-    spec = run.plan.at(index)
-    return spec.run is not None and spec.map is None and index not in run.outputs
+    return run.plan.at(index).is_answered and index not in run.outputs
 
 
 def _bytes_of(id_: str) -> bytes:

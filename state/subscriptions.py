@@ -18,14 +18,16 @@ async def create_subscription(
     *,
     name: str,
     topic: str,
-    workflow: str,
+    workflow: str | None,
+    signal: str | None = None,
     filter: str | None = None,
     input: str | None = None,
 ) -> tuple[SubscriptionRow, bool]:
     """Create one; answers (row, whether it is new). The same content again is the same subscription.
 
-    input: template as JSON text. Raises ConflictError when the name stands for something else: delete that first, so
-    that nobody changes what starts runs by accident.
+    workflow: what its records start, or signal: what they say, as JSON text. input: template as JSON text. Raises
+    ConflictError when the name stands for something else: delete that first, so that nobody changes what records do by
+    accident.
     """
     row = await fetch_one(
         connection,
@@ -36,13 +38,20 @@ async def create_subscription(
         name=name,
         topic=topic,
         workflow=workflow,
+        signal=signal,
         filter=filter,
         input=input,
     )
     if row is not None:
         return row, True
     row = await get_subscription(connection, namespace, name)
-    if row is None or (row.topic, row.workflow, row.filter, row.input) != (topic, workflow, filter, input):
+    if row is None or (row.topic, row.workflow, row.signal, row.filter, row.input) != (
+        topic,
+        workflow,
+        signal,
+        filter,
+        input,
+    ):
         raise ConflictError(f"subscription {name} exists with other content; delete it first", subscription=name)
     return row, False
 

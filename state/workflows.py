@@ -2,11 +2,15 @@
 the next.
 """
 
+from collections.abc import Callable
 from datetime import datetime
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from headrace.errors import InvariantError
+import msgspec
+
+from headrace.document import Path, format_path
+from headrace.errors import DefinitionError, Fault, InvariantError
 from state.queries.rows import Connection, fetch, fetch_one
 from state.sql import load
 
@@ -53,14 +57,29 @@ class _Numbered(NamedTuple):
     published_at: datetime
 
 
-async def publish(connection: Connection, namespace: str, name: str, definition: str, actor: str = "") -> Published:
+class _Edge(NamedTuple):
+    workflow: str
+    child: str
+
+
+async def publish(
+    connection: Connection,
+    namespace: str,
+    name: str,
+    definition: str,
+    actor: str = "",
+    find_line: Callable[[Path], int | None] = lambda path: None,
+) -> Published:
     """Freeze a checked definition as a version, in the caller's open transaction; repeating it answers the version
     that is there.
 
     definition: its canonical JSON, the same for the same content. Publishing an older content again makes it no later
     version: it answers the older one, and `latest` stays. Holds the workflow's row to the end of the transaction, so
-    that racing publishes are counted one by one.
+    that racing publishes are counted one by one. find_line: of a path in the text that it was written in.
+
+    Raises DefinitionError when a task of it starts a workflow that leads back to it.
     """
+    await _refuse_cycles(connection, namespace, name, definition, find_line)
     digest = sha256(definition.encode()).hexdigest()
     latest = await fetch_one(connection, int, _SQL.text("lock_workflow"), namespace=namespace, name=name)
     if latest is None:
@@ -86,6 +105,61 @@ async def publish(connection: Connection, namespace: str, name: str, definition:
     parameters = {"namespace": namespace, "name": name, "version": made.version}
     await connection.execute(_SQL.text("set_latest_version"), parameters)
     return Published(made.version_id, made.version, digest, made.published_at, created=True)
+
+
+class _Task(msgspec.Struct):
+    workflow: dict[str, Any] | None = None
+
+
+class _Definition(msgspec.Struct):
+    tasks: dict[str, _Task]
+
+
+async def _refuse_cycles(
+    connection: Connection, namespace: str, name: str, definition: str, find_line: Callable[[Path], int | None]
+) -> None:
+    """A workflow that is not published yet leads nowhere: whoever closes the cycle is refused."""
+    if '"workflow"' not in definition:
+        return
+    tasks = msgspec.json.decode(definition, type=_Definition).tasks
+    asked = {task: given.workflow for task, given in tasks.items() if given.workflow is not None}
+    if not asked:
+        return
+    await connection.execute(_SQL.text("lock_children"))
+    names, versions = [c["name"] for c in asked.values()], [c.get("version") for c in asked.values()]
+    edges = await fetch(
+        connection, _Edge, _SQL.text("walk_children"), namespace=namespace, name=name, names=names, versions=versions
+    )
+    children: dict[str, list[str]] = {}
+    for workflow, child in edges:
+        children.setdefault(workflow, []).append(child)
+    faults = []
+    for task, start in asked.items():
+        way = _find_way(children, start["name"], name)
+        if way is not None:
+            path: Path = ("tasks", task, "workflow")
+            message = f"workflows that start each other in a cycle: {' -> '.join([name, *way])}"
+            faults.append(Fault(format_path(path), message, find_line(path)))
+    if faults:
+        raise DefinitionError(faults)
+
+
+def _find_way(children: dict[str, list[str]], first: str, last: str) -> list[str] | None:
+    """The shortest way from one workflow to another, both included; None when there is none."""
+    came_from: dict[str, str | None] = {first: None}
+    for workflow in (walked := [first]):  # grows while it is walked
+        if workflow == last:
+            way: list[str] = []
+            step: str | None = workflow
+            while step is not None:
+                way.append(step)
+                step = came_from[step]
+            return way[::-1]
+        for child in children.get(workflow, ()):
+            if child not in came_from:
+                came_from[child] = workflow
+                walked.append(child)
+    return None
 
 
 async def get_version(

@@ -1,4 +1,4 @@
-"""`python -m streams`: the run agent, the session agent, the trigger agent and the sweeps, in one process.
+"""`python -m streams`: the agents of runs, sessions, logs and triggers, and the sweeps, in one process.
 
 Any number may run, and any may be killed at any instant. SIGTERM and SIGINT drain: the batch being applied commits,
 then the groups are left. Exit code 1 with a traceback for a bug; a supervisor starts it again, and nothing uncommitted
@@ -29,6 +29,7 @@ from streams.backlog import Backlog
 from streams.batch import Body
 from streams.clock import DatabaseClock
 from streams.database import Database
+from streams.log_agent import LogAgent
 from streams.metrics import Metrics
 from streams.ownership import Ownership
 from streams.run_agent import RunAgent
@@ -79,18 +80,22 @@ async def serve(settings: StreamsSettings, *, fails_over: bool = False) -> None:
     ownership, clock = Ownership(database, owner), DatabaseClock(database)
     objects = ObjectStore(settings.objects) if settings.objects else None
     sweeps = Sweeps(
-        store, plans, topics, metrics, retention_days=settings.retention_days, fails_over=fails_over, objects=objects
-    )
+        store, plans, topics, metrics, retention_days=settings.retention_days, fails_over=fails_over, objects=objects,
+        hand_over_seconds=settings.hand_over_seconds,
+    )  # fmt: skip
     timeline_of: Callable[[Pipe], Timeline] = attrgetter("timeline") if fails_over else lambda _: FIRST
     runs = RunAgent(
         store, ownership, database, RunCache(database, plans), clock, metrics, sweeps.expect_timer, timeline_of,
-        sweeps.expect_signals,
+        sweeps.expect_signals, sweeps.expect_slot, sweeps.children.expect,
     )  # fmt: skip
     backlog = Backlog(settings.postgres, settings.trigger_backlog_max, metrics)
-    triggers = TriggerAgent(store, ownership, database, plans, clock, metrics, backlog)
+    triggers = TriggerAgent(
+        store, ownership, database, plans, clock, metrics, backlog, sweeps.expect_signals
+    )  # fmt: skip
     agents: dict[str, Body] = {
         settings.events_topic: runs,
         settings.workers_topic: SessionAgent(store, ownership, database, metrics),
+        settings.logs_topic: LogAgent(store, ownership, database, metrics, settings.log_lines_max),
     }
     kafka: dict[str, Any] = {
         "bootstrap": settings.kafka,

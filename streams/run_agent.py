@@ -24,10 +24,13 @@ from confluent_kafka import Message
 from headrace.errors import MessageError, PayloadError, UnavailableError
 from headrace.machine import (
     Cancelled,
+    ChildTold,
     Decided,
     Isolated,
     MachineEvent,
+    Migrated,
     Paused,
+    Prioritised,
     Released,
     Replayed,
     Reran,
@@ -41,6 +44,7 @@ from headrace.machine import (
 from headrace.machine.status import PAUSED, RUN_TERMINAL
 from headrace.messages import (
     Abort,
+    Admitted,
     Due,
     Error,
     Event,
@@ -89,8 +93,8 @@ RETRY_SECONDS: Final = 0.05
 RETRY_SECONDS_MAX: Final = 2.0
 
 
-_WITHOUT_A_SESSION: Final = (Requested, Due)
-OfHandOut = Started | Succeeded | Failed | Returned | Lost | Due
+_WITHOUT_A_SESSION: Final = (Requested, Due, Admitted)
+OfHandOut = Started | Succeeded | Failed | Returned | Lost | Due | Admitted
 """What names the hand-out it is about, and so needs its nonce."""
 
 
@@ -132,12 +136,16 @@ class RunAgent:
         on_timer: Callable[[int], None] = lambda due_at: None,
         timeline_of: Callable[[Pipe], Timeline] = lambda pipe: FIRST,
         on_keys: Callable[[set[Key]], None] = lambda keys: None,
+        on_slots: Callable[[], None] = lambda: None,
+        on_children: Callable[[], None] = lambda: None,
     ) -> None:
         """timeline_of: what a connection writes to; by default of a database that is never another one. on_keys: told
-        of committed waits for which a signal may be posted already."""
+        of committed waits for which a signal may be posted already. on_slots: told when a wait for a slot, or a slot
+        that is free, was committed. on_children: told that runs were asked for."""
         self._store, self._ownership, self._database = store, ownership, database
         self._cache, self._clock, self._metrics, self._on_timer = cache, clock, metrics, on_timer
         self._timeline_of, self._on_keys = timeline_of, on_keys
+        self._on_slots, self._on_children = on_slots, on_children
         self._timeline = FIRST
         self._pipe: Pipe | None = None
         self._absent: dict[bytes, float] = {}
@@ -189,6 +197,7 @@ class RunAgent:
         told = self._decode(records, rows)
         await self._load({key for _, key, _ in told})
         requests = await self._requests(told)
+        self._read_anew(requests)
         at = self._clock.now()
         lost = self._of_lost_future(told) if self._timeline.epoch else []
         refused = set(map(id, lost))
@@ -216,6 +225,10 @@ class RunAgent:
             self._cache.weigh(key)
         if rows.keys:
             self._on_keys(rows.keys)
+        if rows.has_slots_to_give:
+            self._on_slots()
+        if rows.asks_for_runs:
+            self._on_children()
         for key in ended:
             self._cache.drop(key)
         self._cache.trim()
@@ -283,6 +296,16 @@ class RunAgent:
                 found[str(inbox_id)] = Request(str(run_id).encode(), kind, body, actor, applied)
             wanted -= found.keys()
         return found
+
+    def _read_anew(self, requests: dict[str, Request]) -> None:
+        """Runs that are to be moved to another version: that may read outputs which the older one had no use for, and
+        which are not in memory."""
+        moving = {one.key for one in requests.values() if one.kind == "migrated" and not one.applied}
+        known = {key for key in moving if self._cache.get(key) is not None}
+        for key in known:
+            self._cache.drop(key)
+        if known:
+            self._cache.load(known)
 
     async def _in_order(self, told: list[Told], requests: dict[str, Request]) -> list[Told]:
         """The same, where for a signal stands all that was sent to its run and that the run has not taken note of, in
@@ -403,7 +426,13 @@ class RunAgent:
             return None  # it stays in the inbox, and is said again once somebody has let the run go on
         rows.add("apply_inbox", UUID(inbox).bytes)
         requests[inbox] = request._replace(applied=True)
-        return request.event()
+        return self._migrated(request) if request.kind == "migrated" else request.event()
+
+    def _migrated(self, request: Request) -> Migrated | None:
+        """None while this release cannot read that version: nothing changes, and the operator asks again."""
+        given = msgspec.json.decode(request.body, type=_Body)
+        plan = self._cache.plan(given.version_id)
+        return None if plan is None else Migrated(plan, given.reason, request.actor)
 
     def _isolate(self, run: StoredRun, record: Message, bug: Exception, at: int, rows: Rows) -> bool:
         """Deciding this run's event raised, which is a bug of ours: the record is set aside, and the run waits for a
@@ -532,10 +561,16 @@ class _Body(msgspec.Struct):
     reason: str = ""
     scope: int = PAUSED
     row_version: int = -1
+    version_id: int = -1
+    priority: int = 0
     tasks: tuple[int, ...] = ()
+    child: str = ""
+    error: Error | None = None
     input: msgspec.Raw = msgspec.Raw()
     """Empty: not given. A union with None would refuse every object."""
     output: msgspec.Raw = msgspec.Raw(b"null")
+    votes: msgspec.Raw = msgspec.Raw(b"[]")
+    form: msgspec.Raw = msgspec.Raw(b"null")
 
 
 def _event_of(kind: str, body: str, actor: str) -> MachineEvent | None:
@@ -549,12 +584,18 @@ def _event_of(kind: str, body: str, actor: str) -> MachineEvent | None:
             return Paused(given.scope, given.reason, actor)
         case "resumed":
             return Resumed(given.scope, given.reason, actor)
+        case "prioritised":
+            return Prioritised(given.priority, given.reason, actor)
         case "supplied":
             return Supplied(given.task, given.token, bytes(given.output), given.reason, actor)
         case "reran":
             return Reran(given.row_version, given.tasks, bytes(given.input) or None, given.reason, actor)
+        case "child_told":
+            output = bytes(given.output)
+            return ChildTold(given.task, given.token, given.child, given.outcome, output, given.error)
         case "decided":
-            return Decided(given.task, given.token, given.outcome, actor, given.comment)
+            votes, form = bytes(given.votes), bytes(given.form)
+            return Decided(given.task, given.token, given.outcome, actor, given.comment, votes, form)
         case "replayed":
             return Replayed(given.task, given.token, actor, bytes(given.input) or None)
         case "resolved":

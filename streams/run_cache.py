@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from headrace.errors import UnreadableError
-from headrace.machine import Signalled, TaskState
+from headrace.machine import Plan, Signalled, TaskState
 from state.plans import Plans
 from state.sql import load
-from state.store import RUN_COLUMNS, StoredRun, read_task
+from state.store import RUN_COLUMNS, StoredRun, microseconds_of, read_task
 from streams.database import Database
 
 _SQL = load("run")
@@ -55,6 +55,14 @@ class RunCache:
         self._unreadable.clear()
         self._tasks = 0
 
+    def plan(self, version_id: int) -> Plan | None:
+        """A version that a run is to be moved to; None when this process cannot read it, or it does not exist. Raises
+        UnavailableError."""
+        if self._plans.missing([version_id]):
+            with self._database.connection() as connection:
+                self._plans.load_sync(connection, [version_id])
+        return self._plans.get(version_id)
+
     def drop(self, key: bytes) -> None:
         run = self._runs.pop(key, None)
         if run is not None:
@@ -65,6 +73,7 @@ class RunCache:
         run = self._runs.get(key)
         if run is not None:
             size = len(run.plan.tasks) + sum(len(counts.items) for counts in run.maps.values())
+            size = max(size, len(run.tasks))  # of a run that has ended, also the items of maps that have completed
             self._tasks += size - self._sizes[key]
             self._sizes[key] = size
 
@@ -101,7 +110,7 @@ class RunCache:
         return kept
 
     def _add(self, row: tuple[Any, ...], tasks: dict[int, TaskState], signals: Iterable[Signalled]) -> None:
-        run_id, version_id, row_version, attention, control, namespace, input, traceparent = row
+        run_id, version_id, row_version, attention, control, namespace, input, traceparent, deadline_at, parent = row
         plan, key = self._plans.get(version_id), str(run_id).encode()
         if plan is None:
             if (error := self._plans.unreadable(version_id)) is not None:
@@ -120,6 +129,8 @@ class RunCache:
             namespace=namespace,
             traceparent=traceparent,
             signals=signals,
+            deadline_at=microseconds_of(deadline_at),
+            parent=None if parent is None else str(parent).encode(),
         )
         self._sizes[key] = 0
         self.weigh(key)

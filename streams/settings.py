@@ -14,5 +14,10 @@ class StreamsSettings(EngineSettings):
     trigger_backlog_max: int = Field(default=50_000, ge=0)
     """Runs under way from which on records of users' topics wait in Kafka; those that wait for people do not count.
     Half of the API's limit, so that a long topic does not make callers hear 429. 0: no limit."""
+    hand_over_seconds: float = Field(default=1.0, ge=0)
+    """A command that waits so long in a worker whose slots are all taken, while another worker of its queues is idle,
+    is handed over to another partition. 0: never."""
+    log_lines_max: int = Field(default=1_000_000, ge=1_000)
+    """Lines that bodies logged, kept of all runs together; the oldest leave first. Some 300 bytes each."""
     retention_days: float = Field(default=0.0, ge=0, le=36_500)
     """How long runs are kept after their end, with all that belongs to them; 0: for ever."""

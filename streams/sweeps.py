@@ -20,19 +20,23 @@ import structlog
 from uuid_utils import uuid7
 
 from headrace.errors import UnavailableError
-from headrace.messages import Abort, Due, Event, Lost, Requested, Tick, encode, make_nonce
+from headrace.messages import Abort, Admitted, Due, Event, Lost, Requested, Tick, Yield, encode, make_nonce
 from headrace.object_store import ObjectStore
 from state.counters import add_counters
 from state.outbox import Record, emit
 from state.plans import Plans
+from state.pools import grant_slots, has_waiters, say_granted
 from state.posted_signals import OFFERS_MAX, offer_signals
 from state.sql import load
 from state.store import Key, Store
 from state.timeline import find_timeline
-from streams.bulk_replay import BulkReplay
+from streams.bulk import Bulk
+from streams.children import Children
 from streams.clock import Steps
+from streams.lifecycle import approval_event
 from streams.metrics import Metrics
 from streams.objects import Objects
+from streams.pauses import Pauses, QueuePauses
 from streams.received import Received
 from streams.retention import Retention
 from streams.topics import Log, Topics
@@ -48,6 +52,8 @@ SAY_AGAIN_SECONDS: Final = 5.0
 KEYS_MAX: Final = 500
 """Keys of posted signals that one pass looks at besides those it is told of."""
 NO_KEY: Final = Key("", "", "")
+SLOT_SECONDS: Final = 0.25
+"""Longest sleep of the slots sweep: for those who began to wait, or were freed, in another process, and for rates."""
 TIMER_SECONDS: Final = 0.25
 """Longest sleep of the timer sweep; a timer set in this process or due within two seconds wakes it on time."""
 OPTIONS: Final = "-c statement_timeout=30s -c lock_timeout=3s -c idle_in_transaction_session_timeout=10s -c jit=off"
@@ -71,9 +77,15 @@ class Sweeps:
         retention_days: float = 0.0,
         fails_over: bool = False,
         objects: ObjectStore | None = None,
+        hand_over_seconds: float = 1.0,
     ) -> None:
-        """fails_over: whether the database may become another one. objects: where large results are."""
-        self._objects = objects
+        """hand_over_seconds: how long a command waits behind a busy worker before an idle one is given it; 0: for as
+        long as it takes. fails_over: whether the database may become another one. objects: where large results are."""
+        self._objects, self._hand_over_seconds = objects, hand_over_seconds
+        self._yields: dict[Stray, float] = {}
+        """What workers were told to hand over, and when."""
+        self.children: Final = Children(store, plans)
+        """To be told when runs are asked for in this process."""
         self._fails_over, self._retention_days = fails_over, retention_days
         self._strays: set[Stray] = set()
         self._store, self._plans, self._topics, self._metrics = store, plans, topics, metrics
@@ -81,7 +93,7 @@ class Sweeps:
         self._received = Received(timedelta(seconds=self._lease))
         self._steps = Steps()
         self._said: dict[tuple[str, int, int, str], float] = {}
-        self._timer, self._waits = asyncio.Event(), asyncio.Event()
+        self._timer, self._waits, self._slot = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._keys: set[Key] = set()
         self._last_key = NO_KEY
         self._noted: dict[str, float] = {}
@@ -89,7 +101,8 @@ class Sweeps:
     def background(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """The loops, to run beside the agents."""
         beat = max(0.1, self._lease / 10)
-        bulk, retention = BulkReplay(self._store, self._topics), Retention(self._retention_days)
+        pauses, queues = Pauses(self._store), QueuePauses(self._store)
+        bulk, retention = Bulk(self._store, self._plans, self._topics), Retention(self._retention_days)
         follow = [lambda: self._run("strays", self._stop_strays, _pause(beat))] if self._fails_over else []
         return [
             *follow,
@@ -101,11 +114,16 @@ class Sweeps:
             lambda: self._run("vanished", self._vanished, _pause(max(1.0, self._lease / 2))),
             lambda: self._run("requests", self._requests, _pause(1.0)),
             lambda: self._run("signals", self._signals, self._until_keys),
+            lambda: self._run("slots", self._slots, self._until_slot),
+            *([lambda: self._run("stuck", self._stuck, _pause(1.0))] if self._hand_over_seconds else []),
+            lambda: self._run("children", self.children.start, self.children.until_asked),
             lambda: self._run("approvals", self._approvals, _pause(1.0)),
             lambda: self._run("topics", self._make_topics, _pause(2.0)),
             lambda: self._run("counters", self._counters, _pause(2.0)),
             lambda: self._run("retention", retention.purge, retention.until_due),
-            lambda: self._run("replays", bulk.replay, bulk.until_due),
+            lambda: self._run("bulk", bulk.act, bulk.until_due),
+            lambda: self._run("pauses", pauses.align, pauses.until_due),
+            lambda: self._run("held commands", queues.release, _pause(0.5)),
             lambda: self._run("replayed records", bulk.note_published, _pause(5.0)),
         ]
 
@@ -123,6 +141,10 @@ class Sweeps:
         """Tasks began to wait in this process: something may be posted for them already."""
         self._keys |= keys
         self._waits.set()
+
+    def expect_slot(self) -> None:
+        """Something waits for a slot, or gave one back, in this process."""
+        self._slot.set()
 
     # -- one loop
     async def _run(self, name: str, sweep: Sweep, wait: Callable[[Connection], Awaitable[None]]) -> None:
@@ -197,11 +219,16 @@ class Sweeps:
             if not await _is_first(connection, "vanished"):
                 return 0
             timers = await (await _run(connection, "restore_timers", (FOUND_MAX,))).fetchall()
+            for statement in ("restore_deadlines", "restore_run_deadlines"):
+                timers += await (await _run(connection, statement, (FOUND_MAX,))).fetchall()
             parked = await (await _run(connection, "restore_parked_tasks", (FOUND_MAX,))).fetchall()
+            waiters = await (await _run(connection, "restore_pool_waiters", (FOUND_MAX,))).fetchall()
+            slots = await (await _run(connection, "restore_pool_slots", (FOUND_MAX,))).fetchall()
         self._timer.set()
-        if timers or parked:
-            log.warning("rows were missing and are there again", timers=len(timers), parked_tasks=len(parked))
-        return len(timers) + len(parked)
+        found = {"timers": len(timers), "parked_tasks": len(parked), "waiters": len(waiters), "slots": len(slots)}
+        if any(found.values()):
+            log.warning("rows were missing and are there again", **found)
+        return sum(found.values())
 
     async def _ticks(self, connection: Connection) -> int:
         """Its arrival at the session agent proves how far relay and session agent are."""
@@ -341,6 +368,25 @@ class Sweeps:
             await emit(connection, records, self._store.mode)
         return len(stopped)
 
+    async def _stuck(self, connection: Connection) -> int:
+        """Have commands handed back that wait where every slot is taken, as many as others could begin at once. The
+        worker knows whether a body has begun; what it hands back goes to another partition."""
+        now = time.monotonic()
+        self._yields = {known: at for known, at in self._yields.items() if at > now - self._lease}
+        looked = (self._hand_over_seconds, self._lease, FOUND_MAX)
+        found = await (await _run(connection, "find_stuck", looked)).fetchall()
+        told = [stray for stray in found if stray not in self._yields]
+        if not told:
+            return 0
+        topic, records = self._store.settings.control_topic, list[Record]()
+        for run_id, task, token in told:
+            key = str(run_id)
+            records.append(Record(topic, key.encode(), encode(Yield(key, task, token))))
+        async with connection.transaction():
+            await emit(connection, records, self._store.mode)
+        self._yields.update(dict.fromkeys(told, now))
+        return len(told)
+
     async def _requests(self, connection: Connection) -> int:
         async with connection.transaction():
             rows = await (await _run(connection, "claim_unapplied", (SAY_AGAIN_SECONDS, FOUND_MAX))).fetchall()
@@ -365,23 +411,55 @@ class Sweeps:
             await asyncio.wait_for(self._waits.wait(), 1.0)
         self._waits.clear()
 
-    async def _approvals(self, connection: Connection) -> int:
-        """Questions whose time is over become requests like a person's."""
+    async def _slots(self, connection: Connection) -> int:
+        """Admit those who are next for what is free in their pools."""
+        if not await has_waiters(connection):  # one look, four times a second, is all that an idle engine pays
+            return 0
         async with connection.transaction():
-            rows = await (await _run(connection, "expire_approvals", (FOUND_MAX,))).fetchall()
-            if not rows:
-                return 0
-            ids = [UUID(bytes=uuid7().bytes) for _ in rows]
-            bodies = [
-                msgspec.json.encode(
-                    {"task": task, "token": token, "outcome": status, "comment": "nobody answered in time"}
-                ).decode()
-                for _, task, token, status in rows
-            ]
-            await _run(connection, "insert_requests", (ids, [row[0] for row in rows], "decided", "expiry", bodies))
-            return await self._say(
-                connection, [(str(row[0]), Requested(str(id_))) for id_, row in zip(ids, rows, strict=True)]
+            granted = await grant_slots(connection, FOUND_MAX)
+            again = await say_granted(connection, SAY_AGAIN_SECONDS, FOUND_MAX)
+            await self._say(
+                connection,
+                [
+                    (str(run_id), Admitted(task, token, self._nonce(str(run_id), task, token)))
+                    for run_id, task, token in granted + again
+                ],
             )
+            return len(granted)
+
+    async def _until_slot(self, connection: Connection) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._slot.wait(), SLOT_SECONDS)
+        self._slot.clear()
+
+    async def _approvals(self, connection: Connection) -> int:
+        """Questions whose time is over become requests like a person's, unless somebody else is asked then; reminders
+        and steps of escalation that are due fire."""
+        async with connection.transaction():
+            escalated = await (await _run(connection, "escalate_expired", (FOUND_MAX,))).fetchall()
+            rows = await (await _run(connection, "expire_approvals", (FOUND_MAX,))).fetchall()
+            fired = await (await _run(connection, "fire_approval_timers", (FOUND_MAX,))).fetchall()
+            told = [
+                approval_event(self._store.settings, kind, approval_id, run_id, position, targets)
+                for approval_id, run_id, kind, position, targets in (*escalated, *fired)
+            ]
+            if told:
+                await emit(connection, told, self._store.mode)
+            if rows:
+                await self._say_expired(connection, rows)
+        return max(len(rows), len(escalated), len(fired))
+
+    async def _say_expired(self, connection: Connection, rows: list[Any]) -> None:
+        ids = [UUID(bytes=uuid7().bytes) for _ in rows]
+        bodies = [
+            msgspec.json.encode(
+                {"task": task, "token": token, "outcome": status, "comment": "nobody answered in time",
+                 "votes": msgspec.Raw(votes.encode())}
+            ).decode()
+            for _, task, token, status, votes in rows
+        ]  # fmt: skip
+        await _run(connection, "insert_requests", (ids, [row[0] for row in rows], "decided", "expiry", bodies))
+        await self._say(connection, [(str(row[0]), Requested(str(id_))) for id_, row in zip(ids, rows, strict=True)])
 
     async def _make_topics(self, connection: Connection) -> int:
         queues = await self._queues(connection)

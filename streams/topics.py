@@ -3,6 +3,7 @@
 <prefix>.commands.<queue>   engine -> workers of that queue      PARTITIONS
 <prefix>.events             workers, sweeps -> run agent         PARTITIONS
 <prefix>.workers            heartbeats -> session agent          1
+<prefix>.logs               what bodies log -> log agent         1
 <prefix>.control            engine -> every worker               1
 """
 
@@ -54,7 +55,9 @@ class Topics:
             **commands,
             settings.events_topic: settings.partitions,
             settings.workers_topic: 1,
+            settings.logs_topic: 1,
             settings.control_topic: 1,
+            settings.lifecycle_topic: settings.partitions,
         }
 
     def ensure(self, topics: dict[str, int]) -> list[str]:

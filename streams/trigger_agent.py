@@ -1,8 +1,8 @@
-"""The trigger agent: records of users' topics start runs.
+"""The trigger agent: records of users' topics start runs, or say signals.
 
-One transaction per batch: the runs, their first commands, the fate of every record, and the offsets. A record's
-identity is the source and id of its CloudEvent, else topic/partition/offset, so a record that comes twice gives the run
-that exists. One that cannot be read is set aside with its bytes, and the partition goes on.
+One transaction per batch: the runs, their first commands, the signals, the fate of every record, and the offsets. A
+record's identity is the source and id of its CloudEvent, else topic/partition/offset, so a record that comes twice
+gives the run or the signal that exists. One that cannot be read is set aside with its bytes, and the partition goes on.
 """
 
 import asyncio
@@ -22,9 +22,10 @@ from headrace.expressions import Condition, Template, compile_condition, compile
 from headrace.messages import TRACEPARENT
 from state.pipe import Overtaken
 from state.plans import Plans
+from state.record_signals import Saying, say_signals
 from state.sql import load
 from state.starts import Start, start_runs
-from state.store import Rows, Store, execute_sync
+from state.store import Key, Rows, Store, execute_sync
 from streams.backlog import Backlog
 from streams.batch import Batch
 from streams.clock import DatabaseClock
@@ -32,6 +33,7 @@ from streams.cloud_event import Happening, read_record
 from streams.database import Database
 from streams.metrics import Metrics
 from streams.ownership import Move, Ownership
+from streams.record_signal import SignalOfRecord, SignalTarget, compile_target
 
 log = structlog.get_logger(__name__)
 _SQL = load("subscription")
@@ -44,12 +46,14 @@ class Subscription(NamedTuple):
     namespace: str
     name: str
     topic: str
-    workflow: str
+    workflow: str | None
     filter: Condition | None
     input: Template | None
+    signal: SignalTarget | None = None
 
-    def start_input(self, happening: Happening, record: Message) -> bytes | None:
-        """The input of the run that this record starts; None: filtered. Raises PayloadError."""
+    def read(self, happening: Happening, record: Message) -> tuple[bytes, bytes] | None:
+        """What its expressions see, and the input of the run or the data of the signal; None: filtered. Raises
+        PayloadError."""
         seen = msgspec.json.encode(
             {
                 **happening.attributes,
@@ -64,20 +68,26 @@ class Subscription(NamedTuple):
             return None
         given = bytes(happening.data) if self.input is None else self.input.render(seen, _no_output)
         payload.check(given)
-        return given
+        return seen, given
 
 
 class Fate(NamedTuple):
     subscription: Subscription
     record: Message
-    start: Start | None
+    start: Start | None = None
     reason: str | None = None
-    """Why there is no run, when it was not the filter."""
+    """Why there is neither a run nor a signal, when it was not the filter."""
+    saying: Saying | None = None
+    word: str = ""
+    """Once it is known: started, signalled or duplicate."""
+    run_id: UUID | None = None
+    signal_id: UUID | None = None
 
 
 def _subscription(
-    id_: UUID, namespace: str, name: str, topic: str, workflow: str, condition: str | None, mapping: str | None
-) -> Subscription:
+    id_: UUID, namespace: str, name: str, topic: str, workflow: str | None, condition: str | None, mapping: str | None,
+    signal: str | None,
+) -> Subscription:  # fmt: skip
     """A row, ready to be applied. Raises what its expressions raise."""
     return Subscription(
         id_,
@@ -87,6 +97,7 @@ def _subscription(
         workflow,
         None if condition is None else compile_condition(condition),
         None if mapping is None else compile_template(msgspec.json.decode(mapping)),
+        None if signal is None else compile_target(msgspec.json.decode(signal, type=SignalOfRecord)),
     )
 
 
@@ -102,7 +113,10 @@ class TriggerAgent:
         clock: DatabaseClock,
         metrics: Metrics,
         backlog: Backlog,
+        on_keys: Callable[[set[Key]], None] = lambda keys: None,
     ) -> None:
+        """on_keys: told of keys for which a signal was posted."""
+        self._on_keys = on_keys
         self._store, self._ownership, self._database = store, ownership, database
         self._plans, self._clock, self._metrics, self._backlog = plans, clock, metrics, backlog
         self.is_leaving = False
@@ -178,6 +192,7 @@ class TriggerAgent:
         self._ownership.fence(rows, moves)
         fates = [fate for record in records for fate in self._decide(record, rows)]
         at = self._clock.now()
+        keys: set[Key] = set()
         with self._database.transaction() as connection:
             execute_sync(connection, rows.calls())
             told = []
@@ -185,18 +200,49 @@ class TriggerAgent:
             for fate in fates:
                 by_namespace.setdefault(fate.subscription.namespace, []).append(fate)
             for namespace, group in by_namespace.items():
+                group = self._say(connection, group, namespace, keys)
                 starting = [fate for fate in group if fate.start is not None]
                 answers = iter(
                     start_runs(connection, self._store, [f.start for f in starting if f.start], namespace, at)
                 )
                 for fate in group:
-                    run_id, is_new = next(answers) if fate.start is not None else (None, False)
-                    told.append(_row(fate, run_id, is_new))
+                    if fate.start is not None:
+                        run_id, is_new = next(answers)
+                        fate = fate._replace(run_id=UUID(run_id), word="started" if is_new else "duplicate")
+                    told.append(_row(fate))
             if told:
                 columns = [list(column) for column in zip(*told, strict=True)]
                 psycopg.RawCursor(connection).execute(_SQL.text("insert_fates"), columns)
         self._ownership.moved(moves)
         self._backlog.add(sum(fate.start is not None for fate in fates))
+        if keys:
+            self._on_keys(keys)
+
+    def _say(
+        self, connection: psycopg.Connection[Any], fates: list[Fate], namespace: str, keys: set[Key]
+    ) -> list[Fate]:
+        """Store the signals among them; one that its run does not take is set aside like a record that starts none."""
+        if not any(fate.saying is not None for fate in fates):
+            return fates
+        sayings = [fate.saying for fate in fates if fate.saying is not None]
+        answers = iter(say_signals(connection, self._store, self._plans, sayings, namespace))
+        told, refused = list[Fate](), Rows(self._store)
+        for fate in fates:
+            saying = fate.saying
+            if saying is None:
+                told.append(fate)
+                continue
+            said = next(answers)
+            if said.refused is not None:
+                self._bury(refused, fate.record, f"subscription {fate.subscription.name}: {said.refused}")
+                told.append(fate._replace(reason=said.refused))
+                continue
+            if saying.run_id is None and saying.key is not None:
+                keys.add(Key(namespace, saying.name, saying.key))
+            word = "signalled" if said.is_new else "duplicate"
+            told.append(fate._replace(word=word, run_id=saying.run_id, signal_id=said.signal_id))
+        execute_sync(connection, refused.calls())
+        return told
 
     def _decide(self, record: Message, rows: Rows) -> list[Fate]:
         """What each subscription of the topic makes of one record."""
@@ -208,27 +254,32 @@ class TriggerAgent:
             happening = read_record(record.value(), headers)
         except MessageError as e:
             self._bury(rows, record, e.message)
-            return [Fate(subscription, record, None, e.message) for subscription in subscriptions]
+            return [Fate(subscription, record, reason=e.message) for subscription in subscriptions]
         return [self._of_subscription(subscription, record, happening, headers, rows) for subscription in subscriptions]
 
     def _of_subscription(
         self, subscription: Subscription, record: Message, happening: Happening, headers: dict[str, bytes], rows: Rows
     ) -> Fate:
         try:
-            given = subscription.start_input(happening, record)
-            if given is None:
-                return Fate(subscription, record, None)
+            read = subscription.read(happening, record)
+            if read is None:
+                return Fate(subscription, record)
+            seen, given = read
+            identity = happening.identity or f"{record.topic()}/{record.partition()}/{record.offset()}"
+            if subscription.signal is not None:
+                sender_id = f"subscription:{subscription.name}:{identity}"
+                actor = f"subscription {subscription.name}"
+                return Fate(subscription, record, saying=subscription.signal.saying(seen, given, sender_id, actor))
             with self._database.connection() as connection:
-                plan = self._plans.latest_sync(connection, subscription.namespace, subscription.workflow)
+                plan = self._plans.latest_sync(connection, subscription.namespace, subscription.workflow or "")
         except HeadraceError as e:
             if isinstance(e, UnavailableError) and not isinstance(e, UnreadableError):
                 raise
             self._bury(rows, record, f"subscription {subscription.name}: {e.message}")
-            return Fate(subscription, record, None, e.message)
+            return Fate(subscription, record, reason=e.message)
         except Exception as e:
             self._bury(rows, record, f"subscription {subscription.name}: {e!r}", traceback.format_exc()[-8000:])
-            return Fate(subscription, record, None, repr(e))
-        identity = happening.identity or f"{record.topic()}/{record.partition()}/{record.offset()}"
+            return Fate(subscription, record, reason=repr(e))
         trace = headers.get(TRACEPARENT)
         start = Start(
             plan,
@@ -272,15 +323,12 @@ class TriggerAgent:
         self._ownership.moved([move])
 
 
-def _row(fate: Fate, run_id: str | None, is_new: bool) -> tuple[Any, ...]:
-    if fate.start is not None:
-        word = "started" if is_new else "duplicate"
-    else:
-        word = "filtered" if fate.reason is None else "failed"
+def _row(fate: Fate) -> tuple[Any, ...]:
+    word = fate.word or ("filtered" if fate.reason is None else "failed")
     record = fate.record
     reason = None if fate.reason is None else fate.reason.replace("\0", "\\0")
     place = (record.topic(), record.partition(), record.offset())
-    return (fate.subscription.subscription_id, *place, word, None if run_id is None else UUID(run_id), reason)
+    return (fate.subscription.subscription_id, *place, word, fate.run_id, reason, fate.signal_id)
 
 
 def _headers(record: Message) -> dict[str, bytes]:

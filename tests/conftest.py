@@ -19,7 +19,9 @@ from headrace.embedded.broker import EmbeddedBroker
 from headrace.embedded.databases import create_database, drop_database
 from headrace.embedded.kafka import ApacheKafka, fetch_jars
 from headrace.embedded.postgres import EmbeddedPostgres
+from tests.caller import TOKEN
 
+os.environ["HEADRACE_API_LOCAL_TOKEN"] = TOKEN
 TEMPLATE = "headrace_template"
 SESSION_TIMEOUT_MS = 3_000
 HEARTBEAT_MS = 500

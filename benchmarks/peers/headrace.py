@@ -48,7 +48,7 @@ def saturate(bench: Bench, n: int, warm: float) -> Result:
 
 def wait_lightly(bench: Bench, n: int, warm: float) -> Result:
     """One run at a time: from the trigger to the first step's begin, from a step's end to the next one's begin."""
-    with httpx.Client(base_url=bench.stack.api_url) as client:
+    with httpx.Client(base_url=bench.stack.api_url, headers=bench.stack.headers) as client:
         _warm(warm, lambda: _run(bench, client, CHAIN["name"]))
         first, gaps = list[float](), list[float]()
         for _ in range(n):
@@ -69,7 +69,7 @@ def wait_lightly(bench: Bench, n: int, warm: float) -> Result:
 def fan(bench: Bench, n: int, warm: float) -> Result:
     workflow = fan_out(n)
     bench.publish(workflow)
-    with httpx.Client(base_url=bench.stack.api_url) as client:
+    with httpx.Client(base_url=bench.stack.api_url, headers=bench.stack.headers) as client:
         _warm(warm, lambda: _run(bench, client, workflow["name"]))
         return {"wall_s": _run(bench, client, workflow["name"])[2]}
 
@@ -95,7 +95,9 @@ def _survive(bench: Bench) -> float:
     """Seconds from a kill until the next attempt begins, once the killed process is back and works."""
     bench.stack.wait_workers(WORKERS_OF_W5)
     bench.load(CHAIN["name"], "burst", str(WARM_RUNS // 10))
-    answer = httpx.post(f"{bench.stack.api_url}/workflows/{VICTIM['name']}/runs", json={"input": {}})
+    answer = httpx.post(
+        f"{bench.stack.api_url}/workflows/{VICTIM['name']}/runs", headers=bench.stack.headers, json={"input": {}}
+    )
     run = str(answer.raise_for_status().json()["run_id"])
     return kill_holder(bench.rows, run, bench.stack.kill9_body, random.uniform(0, PHASE_SECONDS))[NEXT]
 

@@ -12,12 +12,18 @@ KAFKA: Final = "127.0.0.1:9092"
 DATA: Final = Path(".headrace")
 """Where `headrace dev` keeps everything, below the working directory."""
 ADDRESSES: Final = "dev.json"
-"""In the data folder while `dev` runs: its addresses and process id."""
+"""In the data folder while `dev` runs: its addresses, local token and process id; readable for its owner alone."""
 
 
 def find_api(given: str | None) -> str:
     """The base URL of the API."""
     return given or os.environ.get("HEADRACE_API") or running_dev().get("api") or API
+
+
+def find_token(given: str | None, api: str) -> str | None:
+    """The token for the API at a URL: that of a running dev is for its own API and goes nowhere else."""
+    dev = running_dev()
+    return given or os.environ.get("HEADRACE_API_TOKEN") or (dev.get("token") if dev.get("api") == api else None)
 
 
 def find_kafka(given: str | None) -> str:
@@ -38,7 +44,10 @@ def running_dev(start: Path | None = None) -> dict[str, str]:
 def write_addresses(data: Path, addresses: Mapping[str, str]) -> None:
     """Say where things are, for commands in other terminals."""
     scratch = data / f"{ADDRESSES}.new"
-    scratch.write_text(json.dumps({**addresses, "pid": str(os.getpid())}))
+    scratch.unlink(missing_ok=True)
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(json.dumps({**addresses, "pid": str(os.getpid())}))
     scratch.replace(data / ADDRESSES)
 
 

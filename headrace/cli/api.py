@@ -1,13 +1,21 @@
 """The HTTP API as the commands see it: documents as they come, so that `--json` prints what the API said."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
 import httpx
 
 from headrace import errors
-from headrace.errors import ConflictError, DefinitionError, Fault, HeadraceError, NotFoundError, UnavailableError
+from headrace.errors import (
+    AccessError,
+    ConflictError,
+    DefinitionError,
+    Fault,
+    HeadraceError,
+    NotFoundError,
+    UnavailableError,
+)
 
 Document = dict[str, Any]
 
@@ -21,6 +29,7 @@ _BY_CODE: Final[Mapping[str, type[HeadraceError]]] = {
     if isinstance(kind, type) and issubclass(kind, HeadraceError) and kind not in _BUILT_OTHERWISE
 }
 _BY_STATUS: Final[Mapping[int, type[HeadraceError]]] = {
+    httpx.codes.UNAUTHORIZED: AccessError,
     httpx.codes.NOT_FOUND: NotFoundError,
     httpx.codes.CONFLICT: ConflictError,
     httpx.codes.SERVICE_UNAVAILABLE: UnavailableError,
@@ -49,10 +58,16 @@ class Api:
     ) -> None:
         self.url = url.rstrip("/")
         headers = {
+            "Headrace-Source": "cli",
             **({"Authorization": f"Bearer {token}"} if token else {}),
             **({"Headrace-Actor": actor.encode("ascii", "replace").decode()} if actor else {}),
         }
         self._http = httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, transport=transport)
+
+    def act_with(self, roles: Sequence[str]) -> None:
+        """Whoever acts has these roles, for an approval that asks for one."""
+        if roles:
+            self._http.headers["Headrace-Roles"] = ",".join(roles)
 
     def __enter__(self) -> Self:
         return self
@@ -66,6 +81,13 @@ class Api:
     def post(self, path: str, document: Mapping[str, Any] | None = None, *, key: str | None = None) -> Document:
         """key: the idempotency key; the same one again gets the same answer."""
         return self._call("POST", path, json=document or {}, headers={"Idempotency-Key": key} if key else {})
+
+    def put(self, path: str, document: Mapping[str, Any]) -> Document:
+        return self._call("PUT", path, json=document)
+
+    def delete(self, path: str) -> None:
+        """Of what answers with nothing."""
+        self._exchange("DELETE", path)
 
     def post_text(self, path: str, text: str, media_type: str) -> Document:
         return self._call("POST", path, content=text.encode(), headers={"Content-Type": media_type})
@@ -94,6 +116,9 @@ class Api:
             raise self._away(error) from None
 
     def _call(self, method: str, path: str, **how: Any) -> Document:
+        return _document(self._exchange(method, path, **how))
+
+    def _exchange(self, method: str, path: str, **how: Any) -> httpx.Response:
         try:
             answer = self._http.request(method, path, **how)
         except httpx.InvalidURL as error:
@@ -102,7 +127,7 @@ class Api:
             raise self._away(error) from None
         if answer.is_error:
             raise error_of(answer)
-        return _document(answer)
+        return answer
 
     def _away(self, error: httpx.HTTPError) -> HeadraceError:
         if isinstance(error, httpx.UnsupportedProtocol):

@@ -7,6 +7,7 @@ code  means
 3     there is no such workflow, run, task, approval or dead letter
 4     it cannot be done in this state, or the key was used for something else
 5     the API, Kafka or the database is away
+6     the API does not know who calls, or they may not do this
 130   interrupted by Ctrl-C
 """
 
@@ -22,10 +23,11 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar, get_type_hints
 
 import typer
 
-from headrace.cli.address import find_api
+from headrace.cli.address import find_api, find_token
 from headrace.cli.api import Api
 from headrace.cli.terminal import Terminal
 from headrace.errors import (
+    AccessError,
     ConfigurationError,
     ConflictError,
     DefinitionError,
@@ -48,6 +50,7 @@ class Exit(IntEnum):
     NOT_FOUND = 3
     CONFLICT = 4
     UNAVAILABLE = 5
+    DENIED = 6
     INTERRUPTED = 130
 
 
@@ -57,6 +60,7 @@ CODES: Final[Mapping[type[HeadraceError], Exit]] = {
     ConflictError: Exit.CONFLICT,
     KeyReusedError: Exit.CONFLICT,
     UnavailableError: Exit.UNAVAILABLE,
+    AccessError: Exit.DENIED,
 }
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -72,7 +76,9 @@ app: Final = typer.Typer(
 
 _JSON = Annotated[bool, typer.Option("--json", help="print one JSON document instead of text")]
 _API = Annotated[str | None, typer.Option("--api", help="base URL of the API; default HEADRACE_API, or a running dev")]
-_TOKEN = Annotated[str | None, typer.Option("--token", help="API token; default HEADRACE_API_TOKEN")]
+_TOKEN = Annotated[
+    str | None, typer.Option("--token", help="API token; default HEADRACE_API_TOKEN, or that of a running dev")
+]
 
 
 def command(name: str, *, epilog: str = "", panel: str | None = None) -> Callable[[F], F]:
@@ -134,10 +140,11 @@ def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 def connect(url: str | None, token: str | None) -> Api:
     """A connection to the API that was named, or that is found; writes carry the user's name as their actor."""
-    return Api(find_api(url), token or os.environ.get("HEADRACE_API_TOKEN"), actor=_user())
+    found = find_api(url)
+    return Api(found, find_token(token, found), actor=user_name())
 
 
-def _user() -> str | None:
+def user_name() -> str | None:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name

@@ -11,27 +11,54 @@ from headrace.cli.api import Api, Document
 from headrace.cli.command import command
 from headrace.cli.run import RUN_HELP
 from headrace.cli.run_id import find_run
-from headrace.cli.terminal import Terminal, table
+from headrace.cli.terminal import Terminal, ago, table
 from headrace.cli.value import read_json
 
 _Run = Annotated[str, typer.Argument(help=RUN_HELP)]
+_RunOr = Annotated[str, typer.Argument(metavar="RUN | workflow NAME | queue NAME", help=RUN_HELP)]
+_Name = Annotated[str | None, typer.Argument(metavar="", help="behind `workflow` or `queue`: its name")]
 _Reason = Annotated[str, typer.Option("--reason", help="kept in the history")]
 
 
 @command(
     "pause",
     panel="Runs",
-    epilog="Exit codes: 0 accepted, 3 no such run, 4 it is paused or has ended already, 5 API away.",
+    epilog="Exit codes: 0 accepted, 3 no such run or workflow, 4 it is paused or has ended already, 5 API away.",
 )
-def pause_run(terminal: Terminal, api: Api, run: _Run, reason: _Reason = "") -> None:
-    """Pause a run: nothing new begins; what runs goes on to its end, and timers are kept."""
+def pause_run(terminal: Terminal, api: Api, run: _RunOr, name: _Name = None, reason: _Reason = "") -> None:
+    """Pause a run, `workflow NAME` with all its runs, or `queue NAME`: nothing new begins, what runs goes on."""
+    if run in _SAID:
+        _act_on_many(terminal, api, run, name, "pause", reason)
+        return
+    _check_alone(name)
     _act(terminal, api, run, "pause", reason, "pauses; what was handed out goes on to its end")
 
 
-@command("resume", panel="Runs", epilog="Exit codes: 0 accepted, 3 no such run, 4 it is not paused, 5 API away.")
-def resume_run(terminal: Terminal, api: Api, run: _Run, reason: _Reason = "") -> None:
-    """Resume a run that was paused."""
+@command(
+    "resume",
+    panel="Runs",
+    epilog="Exit codes: 0 accepted, 3 no such run or workflow, 4 it is not paused, 5 API away.",
+)
+def resume_run(terminal: Terminal, api: Api, run: _RunOr, name: _Name = None, reason: _Reason = "") -> None:
+    """Resume a run, `workflow NAME` or `queue NAME` that was paused."""
+    if run in _SAID:
+        _act_on_many(terminal, api, run, name, "resume", reason)
+        return
+    _check_alone(name)
     _act(terminal, api, run, "resume", reason, "goes on")
+
+
+@command("pauses", panel="Runs", epilog="Exit codes: 0 listed (also when there are none), 5 API away.")
+def list_pauses(
+    terminal: Terminal, api: Api, limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="at most")] = 50
+) -> None:
+    """List the workflows and queues that are paused: since when, by whom, why, and what is held up."""
+    answer = api.page("/pauses", limit=limit)
+    answer = {"workflows": answer["items"], "queues": api.get("/queues/pauses")["items"]}
+    if not any(answer.values()):
+        terminal.say("no workflow and no queue is paused")
+    if any(answer.values()) or terminal.is_json:
+        terminal.show(answer, lambda: Group(_draw_pauses(answer["workflows"]), _draw_queues(answer["queues"])))
 
 
 @command(
@@ -52,7 +79,9 @@ def rerun_run(
     terminal: Terminal,
     api: Api,
     run: _Run,
-    tasks: Annotated[list[str] | None, typer.Option("--from", help="this task and all behind it; repeat it")] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Option("--from", help="this task, or item of a map, and all behind it; repeat it")
+    ] = None,
     input: Annotated[str | None, typer.Option("--input", "-i", help="of the one task: JSON, @file or -")] = None,
     reason: _Reason = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would run again")] = False,
@@ -100,7 +129,8 @@ def skip_task(
 def _draw_rerun(shown: Document) -> RenderableType:
     rows = table("task", "is", "then", "effect")
     for each in shown["again"]:
-        rows.add_row(each["task"], each["status"], each["then"], _effect(each))
+        items = f" ({each['items']} items)" if each.get("items") is not None else ""
+        rows.add_row(each["task"] + items, each["status"], each["then"], _effect(each))
     reused = ", ".join(shown["reused"]) or "nothing"
     return Group(Text(f"{shown['workflow']} v{shown['version']}; reused: {reused}"), rows)
 
@@ -123,3 +153,37 @@ def _act(terminal: Terminal, api: Api, run: str, verb: str, reason: str, said: s
     run_id = find_run(api, run)
     answer = api.post(f"/runs/{run_id}/{verb}", {"reason": reason} if reason else {})
     terminal.show(answer, lambda: f"run {run_id} {said}")
+
+
+_SAID = {
+    "workflow": {"pause": "pauses, with all its runs", "resume": "goes on, with all its runs"},
+    "queue": {"pause": "is given nothing new", "resume": "is given what was kept back"},
+}
+
+
+def _act_on_many(terminal: Terminal, api: Api, what: str, name: str | None, verb: str, reason: str) -> None:
+    if not name:
+        raise typer.BadParameter(f"name the {what}")
+    answer = api.post(f"/{what}s/{name}/{verb}", {"reason": reason} if reason else {})
+    terminal.show(answer, lambda: f"{what} {name} {_SAID[what][verb]}")
+
+
+def _check_alone(name: str | None) -> None:
+    if name is not None:
+        raise typer.BadParameter("name one run, or `workflow` or `queue` and its name")
+
+
+def _draw_pauses(items: list[Document]) -> RenderableType:
+    rows = table("workflow", "since", "by", "why", "open runs")
+    for item in items:
+        runs = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(item["runs"].items()))
+        rows.add_row(item["workflow"], ago(item["paused_at"]), Text(item["paused_by"]), Text(item["reason"]), runs)
+    return rows
+
+
+def _draw_queues(items: list[Document]) -> RenderableType:
+    rows = table("queue", "since", "by", "why", "kept back")
+    for item in items:
+        who = (Text(item["paused_by"]), Text(item["reason"]))
+        rows.add_row(item["queue"], ago(item["paused_at"]), *who, f"{item['held']} commands")
+    return rows if items else Text("")

@@ -2,7 +2,6 @@
 
 import json
 from base64 import b64encode
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -14,8 +13,8 @@ from headrace.cli.api import Api, Document
 from headrace.cli.command import command
 from headrace.cli.drawing import describe_error
 from headrace.cli.run_id import find_run, short
-from headrace.cli.terminal import Terminal, ago, parse_instant, table
-from headrace.cli.value import read_json, reason
+from headrace.cli.terminal import Terminal, ago, table
+from headrace.cli.value import read_instant, read_json, reason
 
 Id = Annotated[
     str | None, typer.Argument(metavar="[ID]", help="a dead letter, as `headrace dead-letters` lists it; or a filter")
@@ -139,25 +138,8 @@ def discard(
 def _ask(api: Api, which: Filter) -> Document:
     """The filter as the API takes it. Raises typer.BadParameter."""
     run_id = find_run(api, which.run) if which.run else None
-    asked = which._asdict() | {"run_id": run_id, "since": _instant(which.since), "until": _instant(which.until)}
+    asked = which._asdict() | {"run_id": run_id, "since": read_instant(which.since), "until": read_instant(which.until)}
     return {name: value for name, value in asked.items() if name != "run"}
-
-
-def _instant(text: str | None) -> str | None:
-    """An RFC 3339 instant, or how long ago."""
-    if text is None:
-        return None
-    from headrace.duration import parse_duration  # costs a quarter of a second, which most commands need not pay
-
-    try:
-        return (datetime.now(UTC) - parse_duration(text)).isoformat()
-    except ValueError:
-        pass
-    try:
-        at = parse_instant(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is neither an instant nor an age such as 2h") from None
-    return None if at is None else (at if at.tzinfo else at.astimezone()).isoformat()
 
 
 def _check_target(dead_letter: str | None, wanted: Document) -> None:

@@ -21,6 +21,7 @@ from headrace.cli.address import DATA, forget_addresses, write_addresses
 from headrace.cli.api import Api
 from headrace.cli.command import Exit, command
 from headrace.cli.dev_log import DevLog
+from headrace.cli.login import login_url
 from headrace.cli.run_feed import RunFeed
 from headrace.cli.terminal import Terminal
 from headrace.cli.watch import Watch
@@ -88,15 +89,11 @@ def dev(
             terminal.say("starting …")
             parts.enter_context(stack)
             parts.callback(forget_addresses, data)
-            write_addresses(data, {"api": stack.api_url, "kafka": stack.kafka})
-            session = DevSession(
-                stack,
-                parts.enter_context(Api(stack.api_url, actor="dev")),
-                log,
-                lambda: workflow or find_workflows(folder),
-            )
-            _banner(terminal, stack, app, session.publish(), is_reloading=reload and bool(app))
-            parts.enter_context(RunFeed(stack.api_url, lambda line: log("run", line)))
+            write_addresses(data, {"api": stack.api_url, "kafka": stack.kafka, "token": stack.token})
+            api = parts.enter_context(Api(stack.api_url, stack.token, actor="dev"))
+            session = DevSession(stack, api, log, lambda: workflow or find_workflows(folder))
+            _banner(terminal, stack, app, session.publish(), login_url(api), is_reloading=reload and bool(app))
+            parts.enter_context(RunFeed(stack.api_url, stack.token, lambda line: log("run", line)))
             session.watch([folder] if app else [], is_reloading=reload)
         except Interrupted as interrupted:
             terminal.say("stopping …")
@@ -205,11 +202,12 @@ def _alone(data: Path) -> Generator[None]:
 
 # == the banner ========================================================================================================
 def _banner(
-    terminal: Terminal, stack: Stack, app: str | None, published: Sequence[Published], *, is_reloading: bool
+    terminal: Terminal, stack: Stack, app: str | None, published: Sequence[Published], login: str, *, is_reloading: bool
 ) -> None:
     document = {
         "api": stack.api_url,
         "console": stack.console_url,
+        "login": login,
         "docs": f"{stack.api_url}/docs",
         "kafka": stack.kafka,
         "postgres": stack.postgres,
@@ -220,22 +218,22 @@ def _banner(
     if terminal.is_json:
         terminal.print_json(document)
     else:
-        terminal.console.print(_draw_banner(stack, app, published, is_reloading=is_reloading))
+        terminal.console.print(_draw_banner(stack, app, published, login, is_reloading=is_reloading))
 
 
 def _draw_banner(
-    stack: Stack, app: str | None, published: Sequence[Published], *, is_reloading: bool
+    stack: Stack, app: str | None, published: Sequence[Published], login: str, *, is_reloading: bool
 ) -> RenderableType:
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim")
     rows.add_column(overflow="fold")
-    for name, text in _facts(stack, app, published, is_reloading=is_reloading):
+    for name, text in _facts(stack, app, published, login, is_reloading=is_reloading):
         rows.add_row(name, text)
     return Group(Text(f"headrace {headrace.__version__}", style="bold"), rows, "")
 
 
 def _facts(
-    stack: Stack, app: str | None, published: Sequence[Published], *, is_reloading: bool
+    stack: Stack, app: str | None, published: Sequence[Published], login: str, *, is_reloading: bool
 ) -> Iterator[tuple[str, Text]]:
     own_postgres, own_log = stack.postgres_server is not None, stack.broker is not None
     yield (
@@ -253,7 +251,7 @@ def _facts(
     yield "workers", _workers_fact(stack, app, is_reloading=is_reloading)
     found = ", ".join(describe_published(each) for each in published)
     yield "workflows", Text(found or "none yet: put a workflow.yaml beside your tasks")
-    yield "console", Text(stack.console_url, style="bold")
+    yield "console", Text.assemble((login, "bold"), ("  (logs in once; headrace login for another)", "dim"))
     yield "api", Text.assemble((stack.api_url, "bold"), f"    docs {stack.api_url}/docs")
     if published:
         yield "try", Text(f"headrace run {published[0].name}{published[0].sample}", style="bold")

@@ -133,6 +133,10 @@ def _draw_row(row: Row, terminal: Terminal, width: int) -> Iterator[Text]:
     line.append_text(terminal.sign(task["status"])).append(" ").append(task["name"], style="bold")
     line.append(" " * (width - len(row.lines) - len(task["name"]) + 2))
     line.append(describe_task(task))
+    if task.get("compensation"):
+        line.append(
+            f"  compensation {task['compensation']}", style="red" if task["compensation"] == "failed" else "dim"
+        )
     if row.node.is_join:
         needs = task["needs"]
         more = f" and {len(needs) - NEEDS_SHOWN} more" if len(needs) > NEEDS_SHOWN else ""
@@ -152,13 +156,22 @@ def describe_task(task: Task) -> str:
     if status == "waiting" and task.get("signal"):
         until = f" until {task['due_at']}, {ago(task['due_at'])}" if task.get("due_at") else ""
         return f"waiting for signal {task['signal']}{until}"
+    if status == "waiting" and task.get("workflow"):
+        until = f" until {task['due_at']}, {ago(task['due_at'])}" if task.get("due_at") else ""
+        return f"waiting for a run of {task['workflow']}{until}"
     if status == "waiting" and task.get("due_at"):
         return f"waiting until {task['due_at']}, {ago(task['due_at'])}"
+    if status == "pending" and task.get("due_at") and task.get("rounds"):
+        return f"{count_of(task['rounds'], 'round')} so far, next {ago(task['due_at'])}"
     if status == "pending" and task.get("due_at") and attempt:
         return f"attempt {attempt} of {most} failed, next {ago(task['due_at'])}"
     if status == "running" or (status == "failed" and most > 1) or (status == "queued" and attempt):
         return f"{status}, attempt {max(attempt, 1)} of {most}" if most else status
     return f"{status}, attempt {attempt}" if attempt > 1 else str(status).replace("_", " ")
+
+
+def count_of(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def describe_items(counts: Mapping[str, int]) -> str:

@@ -20,7 +20,9 @@ SLOW_SECONDS: Final = 1.0
 SLOWER: Final = 1.15
 TASKS_A_SECOND: Final = 500
 """A graph of thousands of tasks is read in pages and changes all the time; it is then looked at less often."""
-ENDED: Final = frozenset({"completed", "failed", "cancelled", "terminated", "needs_attention"})
+ENDED: Final = frozenset({
+    "completed", "failed", "cancelled", "terminated", "compensated", "compensation_failed", "needs_attention"
+})  # fmt: skip
 """The last one has not ended, but waits for somebody to repair it."""
 TASKS_MAX: Final = 2_000
 
@@ -74,7 +76,8 @@ def _changes(api: Api, run_id: str, terminal: Terminal) -> Iterator[tuple[Docume
 
 def _say_change(task: Document, seen: dict[str, str], terminal: Terminal) -> None:
     """One line for a task that is in another state than it was; nobody needs to know that one is pending."""
-    now = f"{task['status']} {task['attempt']}"
+    undone = f", compensation {task['compensation']}" if task.get("compensation") else ""
+    now = f"{task['status']} {task['attempt']}{undone}"
     if seen.get(task["name"], "pending 0") == now:
         return
     seen[task["name"]] = now
@@ -111,7 +114,7 @@ def hints(run: Document, tasks: list[Document]) -> list[Text]:
     """What a person can do about the state the run is in."""
     asked = [task for task in tasks if is_asked(task)]
     texts = [approval_hint(task) for task in asked[:3]]
-    if run["status"] in ("failed", "needs_attention"):
+    if run["status"] in ("failed", "compensation_failed", "needs_attention"):
         texts.append(f"what to repair: headrace dead-letters --run {short(run['run_id'])}")
     if run["status"] in ("pausing", "paused"):
         texts.append(f"it is paused: headrace explain {short(run['run_id'])}")

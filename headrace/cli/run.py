@@ -10,13 +10,14 @@ from rich.text import Text
 
 from headrace.cli.api import Api, Document
 from headrace.cli.command import Exit, command
-from headrace.cli.drawing import describe_error, describe_items
+from headrace.cli.drawing import count_of, describe_error, describe_items
 from headrace.cli.following import TASKS_MAX, draw_run, follow_run, headline, hints
 from headrace.cli.run_id import find_run, short
 from headrace.cli.terminal import Terminal, ago, between, table
 from headrace.cli.value import read_json
 
 ITEMS_SHOWN: Final = 50
+CHILDREN_SHOWN: Final = 50
 RUN_HELP = "its id, the last digits of a recent one, or `last`"
 
 
@@ -32,6 +33,9 @@ class StatusFilter(StrEnum):
     PAUSING = "pausing"
     PAUSED = "paused"
     TERMINATED = "terminated"
+    COMPENSATING = "compensating"
+    COMPENSATED = "compensated"
+    COMPENSATION_FAILED = "compensation_failed"
 
 
 class ItemStatus(StrEnum):
@@ -59,12 +63,14 @@ def run_workflow(
     input: Annotated[str | None, typer.Option("--input", "-i", help="JSON, @file, or - for standard input")] = None,
     key: Annotated[str | None, typer.Option(help="the run's identity: the same key again gives the same run")] = None,
     version: Annotated[int | None, typer.Option(min=1, help="of the workflow; default the latest")] = None,
+    priority: Annotated[int, typer.Option("--priority", min=-100, max=100, help="in the queues of pools")] = 0,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="start it and return at once")] = False,
 ) -> None:
     """Start a run and follow it to its end."""
     body: dict[str, Any] = {"input": read_json(input)} if input is not None else {}
     body |= {"key": key} if key else {}
     body |= {"version": version} if version else {}
+    body |= {"priority": priority} if priority else {}
     run = api.post(f"/workflows/{workflow}/runs", body)
     if detach:
         terminal.show(run, lambda: f"run {run['run_id']}\nfollow it: headrace show {short(run['run_id'])}")
@@ -145,9 +151,16 @@ def show_run(
         terminal.show(answer, lambda: Group(headline(document, terminal), _draw_history(answer["items"])))
         return
     tasks = api.page(f"/runs/{run_id}/tasks", limit=TASKS_MAX)["items"]
+    relations: Document = {"parent": None, "items": []}
+    if document.get("trigger") == "child" or any(task.get("workflow") for task in tasks):
+        relations = api.get(f"/runs/{run_id}/relations", limit=CHILDREN_SHOWN)
     terminal.show(
-        {**document, "tasks": tasks},
-        lambda: Group(draw_run(document, tasks, terminal, everything=everything), *_draw_output(document)),
+        {**document, "tasks": tasks, "parent": relations["parent"], "children": relations["items"]},
+        lambda: Group(
+            draw_run(document, tasks, terminal, everything=everything),
+            *_draw_relations(relations, terminal),
+            *_draw_output(document),
+        ),
     )
 
 
@@ -204,6 +217,27 @@ def _draw_output(run: Document) -> list[Text]:
     return [Text(f"output  {json.dumps(run['output'], ensure_ascii=False)}")]
 
 
+def _draw_relations(relations: Document, terminal: Terminal) -> list[RenderableType]:
+    """The run that asked for this one, and those that its tasks have asked for."""
+    drawn: list[RenderableType] = []
+    if (parent := relations["parent"]) is not None:
+        waits = "which waits for it" if parent["waits"] else "which does not wait for it"
+        told = f"  started by task {parent['task']} of run {parent['run_id']} ({parent['workflow']}), {waits}"
+        drawn.append(Text.assemble("parent  ", terminal.status(parent["status"]), told))
+    if children := relations["items"]:
+        rows = table("task", "child", "workflow", "status", "started", "took")
+        for child in children:
+            version = "" if child["version"] is None else f" v{child['version']}"
+            began = ago(child["started_at"]) if child["started_at"] else child["reason"] or ""
+            took = between(child["started_at"], child["ended_at"])
+            rows.add_row(
+                child["task"], child["run_id"], child["workflow"] + version, terminal.status(child["status"]),
+                Text(began), took,
+            )  # fmt: skip
+        drawn.append(rows)
+    return drawn
+
+
 def _draw_history(items: list[Document]) -> RenderableType:
     rows = table("at", "what", "task", "by", "detail")
     for item in items:
@@ -235,15 +269,25 @@ def _draw_map(task: Document, answer: Document, terminal: Terminal) -> Renderabl
     return Group(head, counts, rows, *more)
 
 
+def _what_it_does(task: Document) -> str:
+    if task.get("workflow"):
+        return f"workflow {task['workflow']}"
+    return task.get("run") or ("wait" if task.get("due_at") else "no body")
+
+
 def _draw_task(task: Document, attempts: list[Document], terminal: Terminal) -> RenderableType:
     facts = [
         Text.assemble(
             terminal.status(task["status"]),
             (f"  {task['name']}", "bold"),
-            f"  {task.get('run') or ('wait' if task.get('due_at') else 'no body')}",
+            f"  {_what_it_does(task)}",
         ),
         Text(f"attempt {task['attempt']} of {task['attempts_max']}, queue {task['queue']}", style="dim"),
     ]
+    if task.get("deadline_at"):
+        facts.append(Text(f"fails unless it has ended by {task['deadline_at']}, {ago(task['deadline_at'])}"))
+    if task.get("rounds"):
+        facts.append(Text(f"{count_of(task['rounds'], 'round')} of its repeat ended"))
     for name in ("input", "output"):
         if task.get(name) is not None:
             facts.append(Text(f"{name}  {json.dumps(task[name], ensure_ascii=False)}"))

@@ -9,15 +9,18 @@ from headrace.cli.run_id import short
 from headrace.cli.terminal import between
 from headrace.errors import HeadraceError
 
-TOLD: Final = frozenset({"completed", "failed", "cancelled", "terminated", "needs_attention", "waiting", "paused"})
+TOLD: Final = frozenset({
+    "completed", "failed", "cancelled", "terminated", "compensated", "compensation_failed", "needs_attention",
+    "waiting", "paused",
+})  # fmt: skip
 RETRY_SECONDS: Final = 1.0
 
 
 class RunFeed:
     """A thread that reads the API's stream of changes and hands on a line for each run that ended or waits."""
 
-    def __init__(self, url: str, say: Callable[[str], None]) -> None:
-        self._url, self._say = url, say
+    def __init__(self, url: str, token: str, say: Callable[[str], None]) -> None:
+        self._url, self._token, self._say = url, token, say
         self._stopping = threading.Event()
         self._told: dict[str, str] = {}
         self._thread = threading.Thread(target=self._read, name="run-feed", daemon=True)
@@ -33,7 +36,7 @@ class RunFeed:
     def _read(self) -> None:
         while not self._stopping.is_set():
             try:
-                with Api(self._url) as api:
+                with Api(self._url, self._token) as api:
                     for event, document in api.stream("/events"):
                         if self._stopping.is_set():
                             return

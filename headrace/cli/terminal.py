@@ -27,6 +27,9 @@ STYLES: Final[Mapping[str, tuple[str, str, str]]] = {
     "pausing": ("◖", "=", "yellow"),
     "paused": ("‖", "=", "yellow"),
     "terminated": ("⊗", "#", "bold magenta"),
+    "compensating": ("↺", "<", "yellow"),
+    "compensated": ("↩", "<", "magenta"),
+    "compensation_failed": ("✗", "x", "bold red"),
 }
 
 

@@ -9,11 +9,12 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import RenderableType
 
-from headrace.cli.api import Api
+from headrace.cli.api import Api, Document
 from headrace.cli.command import Exit, command
 from headrace.cli.terminal import Terminal, ago, table
 from headrace.cli.value import reason
-from headrace.document import Document
+from headrace.cli.version import draw_check
+from headrace.document import Document as Parsed
 from headrace.errors import DefinitionError, Fault
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -48,33 +49,41 @@ class Published:
 @command(
     "publish",
     panel="Workflows",
-    epilog="Exit codes: 0 all published, 1 a file was refused, 2 a file cannot be read, 5 API away.",
+    epilog="Exit codes: 0 all published, or fit to be, 1 a file was refused, 2 a file cannot be read, 5 API away.",
 )
 def publish(
     terminal: Terminal,
     api: Api,
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="workflows as YAML or JSON")],
+    check: Annotated[
+        bool, typer.Option("--check", help="only show what it would lead to, and for which runs in flight")
+    ] = False,
 ) -> None:
     """Publish workflows. The same content again is the same version; other content is the next one."""
     published: list[Published] = []
+    checked: dict[Path, Document] = {}
     refused: dict[Path, list[Fault]] = {}
     for file in files:
         try:
-            published.append(publish_file(api, file))
+            if check:
+                checked[file] = api.post_text("/workflows/check", *_read(file))
+            else:
+                published.append(publish_file(api, file))
         except DefinitionError as refusal:
             refused[file] = refusal.faults
     if terminal.is_json:
-        terminal.print_json(
-            {
-                "published": [each.document for each in published],
-                "refused": [
-                    {"file": str(file), "errors": [vars(f) for f in faults]} for file, faults in refused.items()
-                ],
-            }
+        done = (
+            {"checked": [{"file": str(file), **found} for file, found in checked.items()]}
+            if check
+            else {"published": [each.document for each in published]}
         )
+        said = [{"file": str(file), "errors": [vars(fault) for fault in faults]} for file, faults in refused.items()]
+        terminal.print_json({**done, "refused": said})
     else:
         for each in published:
             terminal.say(describe_published(each))
+        for file, found in checked.items():
+            terminal.console.print(draw_check(file, found))
         for file, faults in refused.items():
             terminal.fail(f"{file} was refused", code=DefinitionError.code, details=[vars(fault) for fault in faults])
     if refused:
@@ -95,12 +104,7 @@ def list_workflows(
 
 def publish_file(api: Api, file: Path) -> Published:
     """Publish one file. Raises typer.BadParameter when it cannot be read, DefinitionError when the API refuses it."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"cannot read {file}: {reason(error)}") from None
-    media_type = "application/json" if file.suffix == ".json" else "application/yaml"
-    answer = api.post_text("/workflows", text, media_type)
+    answer = api.post_text("/workflows", *_read(file))
     definition = read_definition(file) or {}
     return Published(
         file=file,
@@ -110,6 +114,15 @@ def publish_file(api: Api, file: Path) -> Published:
         tasks=len(definition.get("tasks") or ()),
         sample=sample_input(definition.get("input")),
     )
+
+
+def _read(file: Path) -> tuple[str, str]:
+    """Its text and media type. Raises typer.BadParameter when it cannot be read."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"cannot read {file}: {reason(error)}") from None
+    return text, "application/json" if file.suffix == ".json" else "application/yaml"
 
 
 def describe_published(published: Published) -> str:
@@ -126,7 +139,7 @@ def find_workflows(folder: Path) -> list[Path]:
 def read_definition(file: Path) -> dict[str, Any] | None:
     """What is in the file, None when it cannot be read as a mapping. The API alone judges whether it is a workflow."""
     try:
-        content = Document(file.read_bytes()).data
+        content = Parsed(file.read_bytes()).data
     except OSError:
         return None
     return content if isinstance(content, dict) else None

@@ -7,15 +7,19 @@ them. It touches nothing, and reads no clock, no socket, no randomness: the inst
 are hashes of what is already fixed.
 
 States of a task, and who causes each edge
-    PENDING    its join is undecided, it waits out a backoff, or      the graph; a failed attempt; a pause
-               its run is paused and it would begin
-    QUEUED     handed out: a command with this token is on its way    its join; backoff due; lost; approved; replayed
+    PENDING    its join is undecided, it waits out a backoff or for   the graph; a failed attempt; a round that ended;
+               its next round, or its run is paused and it would      a pause
+               begin
+    QUEUED     handed out: a command with this token is on its way    its join; backoff due; lost; approved; replayed;
+                                                                      Admitted to its pool
     RUNNING    a worker said that its body began                      Started
-    WAITING    a person is asked, an instant has to come, a signal,   a task with an approval, a wait, a signal or a map
-               or the items of a map have to end                      became ready; an ambiguous end of a `manual` task
-    COMPLETED  it has its result                                      Succeeded; Decided approved; Due; Signalled;
-                                                                      Supplied
-    FAILED     no try is left, or none can help                       Failed, Lost, Due; Decided rejected or expired
+    WAITING    a person is asked; an instant, a signal, the end of a  a task with an approval, a wait, a signal, a
+               child or of the items of a map has to come; or its     child, a map or a pool became ready; an ambiguous
+               pool has no slot for it                                end of a `manual` task
+    COMPLETED  it has its result                                      Succeeded; Decided, by declaration also
+                                                                      rejected; Due; Signalled; ChildTold; Supplied
+    FAILED     no try is left, or none can help                       Failed, Lost, Due; Decided rejected or expired;
+                                                                      ChildTold
     SKIPPED    it will never run                                      condition false; its join
     CANCELLED  the run was cancelled or terminated before it ended    Cancelled, Terminated
 The last four are terminal. Only an operator's act leads out of one: `Replayed` takes a FAILED task of a dead letter
@@ -53,6 +57,10 @@ that; the ends of the others stand. What it takes is as before its join was deci
 number is used again. It names the row_version of the run that the operator saw, so that it happens once, to that. A
 task whose body began before may have had its effect: at its turn its policy is asked, as after an ambiguous end.
 
+A run stays on the version it began with, until an operator moves it while it is paused and nothing of it runs. What has
+ended stands. A task that was touched keeps its position, name and kind, so every row, timer and nonce keeps its
+meaning; all other joins are counted anew by the new graph, and what may begin is withheld.
+
 A signal is told to a run from outside, at any time, and is an event of that run like any other. The first task of the
 graph that waits for its name, and for its key if it has one, takes it and has completed. While none does, the run keeps
 it, and the first task that begins to wait for it takes it at once: of several, the one that was stored first. So it
@@ -61,6 +69,10 @@ signal again, or the time-out of a wait that has ended. A signal that comes afte
 kept when it ends stays with it, for a replay; a run that has ended takes nothing more. A signal that was posted for
 whoever waits for its key is offered to one wait, of this hand-out of this task; when that is over it is stale here, and
 the engine offers it to another.
+
+A question is asked of people with what they are shown, written from the run as it is then; one that cannot be written
+fails its task. Who may answer, how many have to, reminders and escalation are no affair of the machine: it hears of the
+outcome, once. A rejection fails the task, or completes it without its body, with the answer as its output.
 
 A pause is a flag of the run and no state of a task: while it is set, nothing of the run begins, be it a body, a lookup,
 a question or a wait. What would begin is PENDING and `withheld`, together with where it goes on, and does so in the
@@ -74,10 +86,45 @@ above holds for it, except that nothing comes before or after it. When an item e
 and the next item is handed out, so an item costs the same however long the list is. What an item that failed leads to,
 the map says: it stops and fails (`fail_fast`), fails once all have ended (`finish`), or completes (`collect`). A replay
 of an item takes a map that failed back to WAITING, but not one that has completed. Open items count in the run's
-status; of those that have ended only their map does.
+status; of those that have ended only their map does. A rerun of what failed takes of a map its items that failed or
+were cancelled: they are PENDING, `withheld` until the map has room, and go on as the others. A map that starts over has
+a list of its own again; an item of it goes on with the token and the attempts that the item of that number had.
+
+A task of a pool waits for a slot before each hand-out of its body, whatever led there, and is handed out under the
+token under which it waited. A slot belongs to that hand-out and ends with it, in whatever way it ends: who is tried
+again, lost, withheld or replayed waits again. So no slot is held by what does not work, and a task that leaves the
+queue gives nothing back that it did not have. Who gets a slot is decided where all runs are seen: here it is an event.
+A lookup needs none.
+
+A deadline is of a task and not of a hand-out: it counts from the task's turn, over all that it does, and at its
+end the task fails, whatever its state is; an effect that may have happened is cleared up first. It names token 0, which
+no hand-out has, and is due by the task's own `deadline_at`. That of a run ends all that is open, as a cancel does, and
+the run has failed. A repeat is one task in rounds: a body that ended well is asked whether its output will do, and
+otherwise the task is handed out again, with all its tries. What makes new states knows of neither: at the end of a
+decision `deadline` and `repeat` carry over what a task keeps.
+
+A child is a run of its own, of another workflow, that a task asks for at its turn and waits for under the token of that
+hand-out. It has a machine of its own, and neither reads or moves the other: what was asked for, and what became of it,
+are told (`StartChild`, `CancelChild`; `ChildTold`). One token asks for one child. Its end is the end of the task:
+COMPLETED with what came out of it, or FAILED, a dead letter that names it. A task that does not wait for it completes
+as soon as it has begun. Whatever is told of a child that the task does not wait for any more is stale: so a replay of
+the task asks for another child, under another token, and one that is repaired and completes after its task has failed
+changes nothing there. When the task ends before its child (a cancel, a termination, its time-out, an output that a
+person gives), the child is asked to end as well, or left alone, as the task says. A pause is of one run: children of a
+run that is paused go on, and what they end with counts.
+
+A task may have a compensation, which undoes it. When a run would end FAILED or CANCELLED, and some of its tasks that
+have one completed, or ended so that nobody knows whether they had their effect, it undoes those before it ends. What a
+termination ends stays as it is. A plain failure says that there was no effect. A compensation is a task with a place of
+its own (`headrace.machine.place`): its retries, its hand-outs and its dead letter are those of any task. It is handed
+out once those of all tasks that need its task, directly or not, have ended, however they did; so what was done last is
+undone first, and branches go on side by side. The run is COMPENSATING meanwhile, then COMPENSATED, or
+COMPENSATION_FAILED if one of them failed; a replay of that takes the run back. The tasks that are undone do not come
+back: no replay, rerun or output given by hand reaches them from the moment the first compensation is handed out, and no
+cancel says anything new. A pause withholds compensations as it does all else; a termination ends them.
 
 `advance` and `apply` cost O(tasks the event touches); only a cancel, a termination, the end of a pause and a rerun
-touch all, and the end of a map its items. Recursion is nowhere.
+touch all, and the end of a map its items; as does the beginning of what is undone. Recursion is nowhere.
 
 Not modelled here: whether a holder still lives (the sweeps read sessions), offsets and ownership (the run agent).
 """
@@ -86,31 +133,43 @@ from headrace.machine.actions import (
     Abort,
     Action,
     Ask,
+    AwaitSlot,
     BuryTask,
+    CancelChild,
     ClearTimer,
     CloseLetter,
     CloseQuestion,
+    CountRounds,
     Dispatch,
     EndAttempt,
     Finish,
+    FreeSlot,
     Grant,
     KeepOutput,
     KeepSignal,
     Listen,
+    NoteRound,
     Park,
+    SetDeadline,
+    SetPriority,
     SetTimer,
+    StartChild,
     StopListening,
     TakeSignal,
+    TakeSlot,
     Transition,
     Unpark,
 )
 from headrace.machine.advance import advance, begin
 from headrace.machine.event import (
     Cancelled,
+    ChildTold,
     Decided,
     Isolated,
     MachineEvent,
+    Migrated,
     Paused,
+    Prioritised,
     Released,
     Replayed,
     Reran,
@@ -128,24 +187,32 @@ __all__ = [
     "Abort",
     "Action",
     "Ask",
+    "AwaitSlot",
     "BuryTask",
+    "CancelChild",
     "Cancelled",
+    "ChildTold",
     "ClearTimer",
     "CloseLetter",
     "CloseQuestion",
+    "CountRounds",
     "Decided",
     "Dispatch",
     "EndAttempt",
     "Finish",
+    "FreeSlot",
     "Grant",
     "Isolated",
     "KeepOutput",
     "KeepSignal",
     "Listen",
     "MachineEvent",
+    "Migrated",
+    "NoteRound",
     "Park",
     "Paused",
     "Plan",
+    "Prioritised",
     "Released",
     "Replayed",
     "Reran",
@@ -153,11 +220,15 @@ __all__ = [
     "Resumed",
     "RunState",
     "RunStatus",
+    "SetDeadline",
+    "SetPriority",
     "SetTimer",
     "Signalled",
+    "StartChild",
     "StopListening",
     "Supplied",
     "TakeSignal",
+    "TakeSlot",
     "TaskPlan",
     "TaskState",
     "TaskStatus",

@@ -3,8 +3,9 @@
 import msgspec
 
 from headrace.machine.event import Signalled
+from headrace.machine.plan import Plan
 from headrace.machine.run_state import ItemCounts, RunState, TaskState
-from headrace.machine.status import RunStatus, TaskStatus
+from headrace.machine.status import CompensationCounts, RunStatus, TaskStatus
 from headrace.messages import Error
 
 
@@ -18,6 +19,8 @@ class Dispatch(msgspec.Struct, frozen=True, gc=False):
     input: bytes
     lookup: bool = False
     """Ask the task's lookup instead of running its body."""
+    round: int | None = None
+    """Of a repeat, from 0."""
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -39,7 +42,8 @@ class EndAttempt(msgspec.Struct, frozen=True):
 
 
 class SetTimer(msgspec.Struct, frozen=True):
-    """Make a `Due(timer=kind)` event at `due_at`. One timer of a kind per task: a second replaces the first."""
+    """Make a `Due(timer=kind)` event at `due_at`. One timer per task, beside its deadline: a second
+    replaces the first."""
 
     task: int
     token: int
@@ -51,11 +55,38 @@ class ClearTimer(msgspec.Struct, frozen=True):
     task: int
 
 
-class Ask(msgspec.Struct, frozen=True):
-    """Open the task's approval; its expiry counts from now."""
+class SetDeadline(msgspec.Struct, frozen=True):
+    """Make a `Due(timer="deadline")` event of token 0 at `due_at`: beside its timer, and whatever its token is then.
+    None: not any more. task: `RUN` for the run itself."""
+
+    task: int
+    due_at: int | None
+
+
+class CountRounds(msgspec.Struct, frozen=True):
+    """So many rounds of a repeat have ended."""
+
+    task: int
+    rounds: int
+
+
+class NoteRound(msgspec.Struct, frozen=True):
+    """The attempt that ended under this token was one of this round, from 0."""
 
     task: int
     token: int
+    round: int
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Open the task's approval; its expiry, reminders and escalations count from now."""
+
+    task: int
+    token: int
+    title: str | None = None
+    """In place of the one in the graph, where that has expressions."""
+    context: bytes | None = None
+    """JSON that people are shown besides."""
 
 
 class CloseQuestion(msgspec.Struct, frozen=True):
@@ -88,6 +119,48 @@ class TakeSignal(msgspec.Struct, frozen=True):
     """This hand-out has taken the signal, which was kept or has just come."""
 
     signal_id: str
+    task: int
+    token: int
+
+
+class AwaitSlot(msgspec.Struct, frozen=True):
+    """The task waits for a slot of its pool."""
+
+    task: int
+    token: int
+    pool: str
+
+
+class TakeSlot(msgspec.Struct, frozen=True):
+    """The slot that the task was given is in use from here on: it waits for none any more."""
+
+    task: int
+
+
+class FreeSlot(msgspec.Struct, frozen=True):
+    """The task waits for no slot, and holds none."""
+
+    task: int
+    pool: str
+
+
+class SetPriority(msgspec.Struct, frozen=True):
+    """Of the run, in the queues of pools."""
+
+    priority: int
+
+
+class StartChild(msgspec.Struct, frozen=True):
+    """Start the run that the task waits for; one for each token."""
+
+    task: int
+    token: int
+    input: bytes
+
+
+class CancelChild(msgspec.Struct, frozen=True):
+    """Ask that the run end which this hand-out has asked for; one that has not begun never does."""
+
     task: int
     token: int
 
@@ -151,12 +224,21 @@ Action = (
     | KeepOutput
     | SetTimer
     | ClearTimer
+    | SetDeadline
+    | CountRounds
+    | NoteRound
     | Ask
     | CloseQuestion
     | Listen
     | StopListening
     | KeepSignal
     | TakeSignal
+    | AwaitSlot
+    | TakeSlot
+    | FreeSlot
+    | SetPriority
+    | StartChild
+    | CancelChild
     | Park
     | Unpark
     | Abort
@@ -173,7 +255,9 @@ class Transition:
     """
 
     __slots__ = (
-        "actions", "attention", "control", "counts", "kept", "maps", "missing", "status", "taken", "tasks", "wanted"
+        "actions", "attention", "compensations", "control", "counts", "deadlines", "kept", "maps", "missing", "plan",
+        "rounds", "status",
+        "taken", "tasks", "wanted",
     )  # fmt: skip
 
     def __init__(self, run: RunState) -> None:
@@ -185,10 +269,17 @@ class Transition:
         """The signal that the run has from here on."""
         self.taken: list[str] = []
         """Ids of signals that it had until here."""
+        self.plan: Plan | None = None
+        """None for most: the version that the run is on from here on."""
         self.maps: dict[int, ItemCounts] | None = None
         """None for most: few events are of an item."""
+        self.deadlines: dict[int, int | None] | None = None
+        """Those that this decides about. None for most: few tasks have one."""
+        self.rounds: dict[int, tuple[int, bytes | None]] | None = None
+        """Of repeats that this decides about: rounds that have ended, and what came out of the last. None for most."""
         self.counts: dict[TaskStatus, int] = run.counts.copy()
         self.attention: bool = run.attention
         self.control: int = run.control
+        self.compensations: CompensationCounts | None = run.compensations
         self.status: RunStatus = run.status
         self.actions: list[Action] = []

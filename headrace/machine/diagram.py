@@ -17,32 +17,44 @@ from headrace.machine.actions import (
     Abort,
     Action,
     Ask,
+    AwaitSlot,
     BuryTask,
+    CancelChild,
     ClearTimer,
     CloseLetter,
     CloseQuestion,
+    CountRounds,
     Dispatch,
     EndAttempt,
     Finish,
+    FreeSlot,
     Grant,
     KeepOutput,
     KeepSignal,
     Listen,
+    NoteRound,
     Park,
+    SetDeadline,
+    SetPriority,
     SetTimer,
+    StartChild,
     StopListening,
     TakeSignal,
+    TakeSlot,
     Transition,
     Unpark,
 )
-from headrace.machine.advance import HANDOUTS_LOST_MAX, advance, begin
+from headrace.machine.advance import advance, begin
 from headrace.machine.backoff import RetryPlan
 from headrace.machine.event import (
     Cancelled,
+    ChildTold,
     Decided,
     Isolated,
     MachineEvent,
+    Migrated,
     Paused,
+    Prioritised,
     Released,
     Replayed,
     Reran,
@@ -52,19 +64,37 @@ from headrace.machine.event import (
     Supplied,
     Terminated,
 )
-from headrace.machine.place import items_of
-from headrace.machine.plan import ApprovalPlan, Failures, Join, MapPlan, Plan, SignalPlan, TaskPlan, WaitPlan
+from headrace.machine.place import RUN, compensation_of, items_of
+from headrace.machine.plan import (
+    ApprovalPlan,
+    ChildPlan,
+    Failures,
+    Join,
+    MapPlan,
+    Plan,
+    RepeatPlan,
+    SignalPlan,
+    TaskPlan,
+    WaitPlan,
+)
+from headrace.machine.reason import HANDOUTS_LOST_MAX
 from headrace.machine.run_state import RunState, TaskState
 from headrace.machine.status import PAUSED, TERMINAL, RunStatus, TaskStatus, derive_status
-from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
+from headrace.messages import Admitted, Due, Error, Failed, Lost, Returned, Started, Succeeded
 
-BEFORE, SUBJECT, AFTER, BESIDE = range(4)
+BEFORE, SUBJECT, AFTER, BESIDE, LAST = range(5)
 _NONCE: Final = ""
+_NEXT: Final = Plan("scene", [], version=2, version_id=2)
+"""Stands for the next version of a scene, which has one more task."""
 _BROKEN: Final = Error("ERROR", "it broke")
 _DOUBTFUL: Final = Error("ERROR", "it broke in the middle of its effect", ambiguous=True)
 _HOPELESS: Final = Error("ERROR", "it can never work", retryable=False)
+_TWICE: Final = RepeatPlan(compile_condition("false"), 2, 1_000_000)
+_DAY: Final = 86_400_000_000
+_LIMITED: Final = {"deadline": WaitPlan(length=60_000_000), "start_within": 1_000_000}
 _SHORT: Final = RetryPlan(attempts=1)
 _QUESTION: Final = ApprovalPlan("May it go on?", (), None, "fail")
+_EITHER: Final = ApprovalPlan("May it go on?", (), None, "fail", on_reject="complete")
 
 Edges = dict[tuple[str, str], dict[str, None]]
 """(state, next state) -> what may cause the step, in the order in which it was met."""
@@ -91,6 +121,14 @@ EVENTS: Final[dict[str, Say]] = {
     "Due time-out, early": lambda task, token: Due(task, token, _NONCE, "timeout"),
     "Due wait": lambda task, token: Due(task, token, _NONCE, "wait"),
     "Due wait, early": lambda task, token: Due(task, token, _NONCE, "wait"),
+    "Admitted": lambda task, token: Admitted(task, token, _NONCE),
+    "Due repeat": lambda task, token: Due(task, token, _NONCE, "repeat"),
+    "Due repeat, early": lambda task, token: Due(task, token, _NONCE, "repeat"),
+    "Due start": lambda task, token: Due(task, token, _NONCE, "start"),
+    "Due start, early": lambda task, token: Due(task, token, _NONCE, "start"),
+    "Due deadline": lambda task, _token: Due(task, 0, _NONCE, "deadline"),
+    "Due deadline, early": lambda task, _token: Due(task, 0, _NONCE, "deadline"),
+    "Due deadline of the run": lambda _task, _token: Due(RUN, 0, _NONCE, "deadline"),
     "Decided approved": lambda task, token: Decided(task, token, "approved"),
     "Decided rejected": lambda task, token: Decided(task, token, "rejected"),
     "Decided expired": lambda task, token: Decided(task, token, "expired"),
@@ -100,24 +138,35 @@ EVENTS: Final[dict[str, Say]] = {
     "Resolved: fail": lambda task, token: Resolved(task, token, "fail"),
     "Supplied": Supplied,
     "Reran": lambda task, _token: Reran(0, (task,)),
+    "Migrated": lambda _task, _token: Migrated(_NEXT),
     "Signalled": lambda _task, _token: Signalled("signal", "news"),
     "Signalled, offered": lambda task, token: Signalled("signal", "news", task=task, token=token),
     "Signalled, another name": lambda _task, _token: Signalled("signal", "olds"),
+    "ChildTold: started": lambda task, token: ChildTold(task, token, "child", "started"),
+    "ChildTold: refused": lambda task, token: ChildTold(task, token, "child", "refused", error=_HOPELESS),
+    "ChildTold: completed": lambda task, token: ChildTold(task, token, "child", "completed"),
+    "ChildTold: failed": lambda task, token: ChildTold(task, token, "child", "failed"),
     "Cancelled": lambda _task, _token: Cancelled(),
     "Terminated": lambda _task, _token: Terminated(),
     "Paused": lambda _task, _token: Paused(),
     "Resumed": lambda _task, _token: Resumed(),
+    "Prioritised": lambda _task, _token: Prioritised(1),
     "Isolated": lambda _task, _token: Isolated(_BROKEN),
     "Released": lambda _task, _token: Released(),
 }
 OF_A_RUN: Final = (
+    "Due deadline",  # of no hand-out, as these
+    "Due deadline, early",
+    "Due deadline of the run",
     "Reran",
+    "Migrated",
     "Signalled",
     "Signalled, another name",
     "Cancelled",
     "Terminated",
     "Paused",
     "Resumed",
+    "Prioritised",
     "Isolated",
     "Released",
 )
@@ -127,15 +176,20 @@ class Scene:
     """One run: `before`, then the subject, then `after`; `beside` keeps it open."""
 
     def __init__(self, edges: Edges, **options: object) -> None:
-        tasks = [
+        self.plan, self.edges, self.at = Plan("scene", self._tasks(options), deadline=_DAY), edges, 0
+        last = TaskPlan(LAST, "last", run="body", needs=(SUBJECT,))
+        self.next = Plan("scene", [*self._tasks(options), last], version=2, version_id=2, deadline=_DAY)
+        self.run = RunState(b"scene", self.plan, b"{}")
+        self.run.apply(begin(self.plan, self.run, self.at))
+
+    @staticmethod
+    def _tasks(options: dict[str, object]) -> list[TaskPlan]:
+        return [
             TaskPlan(BEFORE, "before", run="body"),
             TaskPlan(SUBJECT, "subject", needs=(BEFORE,), **{"run": "body", "timeout": 10.0, **options}),  # type: ignore[arg-type]
             TaskPlan(AFTER, "after", run="body", needs=(SUBJECT,)),
             TaskPlan(BESIDE, "beside", run="body"),
         ]
-        self.plan, self.edges, self.at = Plan("scene", tasks), edges, 0
-        self.run = RunState(b"scene", self.plan, b"{}")
-        self.run.apply(begin(self.plan, self.run, self.at))
 
     @property
     def subject(self) -> TaskState:
@@ -144,12 +198,17 @@ class Scene:
     def tell(self, name: str, *, task: int = SUBJECT, distance: int = 0) -> Transition | None:
         """Tell the run an event of a task, when it would be said. distance: from the task's token."""
         state = self.run.task(task) if 0 <= task < len(self.plan.tasks) else self.subject
-        due_at = state.due_at or self.at
+        if name.startswith("Due deadline"):
+            due_at = (self.run if name.endswith("run") else state).deadline_at or self.at
+        else:
+            due_at = state.due_at or self.at
         self.at = max(self.at, due_at - 1) if name.endswith("early") else max(self.at, due_at)
         event = EVENTS[name](task, state.token + distance)
         if isinstance(event, Reran):
             event = Reran(self.run.row_version, event.tasks)
-        transition = advance(self.plan, self.run, event, self.at)
+        elif isinstance(event, Migrated):
+            event = Migrated(self.next)
+        transition = advance(self.run.plan, self.run, event, self.at)
         if transition is not None:
             self._draw(name, task, transition)
             self.run.apply(transition)
@@ -218,6 +277,7 @@ ROWS: Final = [
     Row("QUEUED", "attempts left", _story()),
     Row("QUEUED", "last attempt", _story(retry=_SHORT)),
     Row("QUEUED", "last hand-out", _story(*["Lost"] * (HANDOUTS_LOST_MAX - 1))),
+    Row("QUEUED", "holds a slot", _story("Admitted", pool="pool")),
     Row("RUNNING", "attempts left", _story("Started")),
     Row("RUNNING", "last attempt", _story("Started", retry=_SHORT)),
     Row("RUNNING", "effect: manual", _story("Started, a claim", effect="manual")),
@@ -226,12 +286,24 @@ ROWS: Final = [
     Row("RUNNING", "looked up", _story("Started, a claim", "Lost", "Started", **_LOOKED_UP)),
     Row("PENDING", "to be looked up again", _story("Started, a claim", "Lost", "Failed", **_LOOKED_UP)),
     Row("WAITING", "parked", _story("Started, a claim", "Lost", effect="manual")),
+    Row("WAITING", "for a slot", _story(pool="pool")),
     Row("WAITING", "then its body", _story(approval=_QUESTION)),
     Row("WAITING", "only a question", _story(approval=_QUESTION, run=None)),
+    Row("WAITING", "a no is an answer", _story(approval=_EITHER)),
     Row("WAITING", "for its items", _story(map=MapPlan(compile_template([1, 2]), 2, "finish"))),
     Row("WAITING", "for an instant", _story(wait=WaitPlan(length=10_000_000), run=None, timeout=None)),
     Row("WAITING", "for a signal", _story(signal=_NEWS, run=None, timeout=None)),
     Row("WAITING", "or that none comes", _story(signal=_NEWS_OR_NONE, run=None, timeout=None)),
+    Row("QUEUED", "limited", _story(**_LIMITED)),
+    Row("RUNNING", "limited", _story("Started", **_LIMITED)),
+    Row("PENDING", "in backoff, limited", _story("Failed", **_LIMITED)),
+    Row("WAITING", "then its body, limited", _story(approval=_QUESTION, **_LIMITED)),
+    Row("RUNNING", "effect: reconcile, limited", _story("Started, a claim", **_LOOKED_UP, **_LIMITED)),
+    Row("QUEUED", "first of two rounds", _story(repeat=_TWICE)),
+    Row("PENDING", "between rounds", _story("Succeeded", repeat=_TWICE)),
+    Row("RUNNING", "last round", _story("Succeeded", "Due repeat", "Started", repeat=_TWICE)),
+    Row("WAITING", "for a child", _story(child=ChildPlan("other"), run=None)),
+    Row("WAITING", "for its beginning", _story(child=ChildPlan("other", None, False, False), run=None)),
     Row("COMPLETED", "", _story("Succeeded")),
     Row("FAILED", "a dead letter", _story("Failed, not retryable")),
     Row("FAILED", "rejected", _story("Decided rejected", approval=_QUESTION)),
@@ -266,6 +338,7 @@ def draw() -> str:
             "## Every state and event",
             "",
             "What a task becomes. `·` is stale: nothing changes, nothing is written. `=` moves the run, not this task.",
+            "A task that is limited has a deadline, and a time within which its body has to begin.",
             "",
             *_matrix(),
             "",
@@ -292,6 +365,13 @@ def draw() -> str:
             "has not begun.",
             "",
             *_maps(),
+            "",
+            "## Compensations",
+            "",
+            "A compensation is a task like any other: the tables above are its own. Of a run whose `left` and `right`",
+            "need `first`, and `last` needs both: what the run becomes, and what undoes its tasks.",
+            "",
+            *_undone(),
             "",
             "## Status of a run",
             "",
@@ -377,7 +457,7 @@ def _after(transition: Transition) -> str:
 
 def _words(transition: Transition) -> Iterator[str]:
     for action in transition.actions:
-        if isinstance(action, KeepSignal) or (not isinstance(action, Finish) and action.task == SUBJECT):
+        if isinstance(action, KeepSignal | SetPriority) or (not isinstance(action, Finish) and action.task == SUBJECT):
             yield f"{type(action).__name__}{_detail(action)}"
 
 
@@ -385,20 +465,32 @@ def _detail(action: Action) -> str:
     match action:
         case Dispatch():
             what = "lookup of attempt" if action.lookup else "attempt"
-            return f" {what} {action.attempt}, token {action.token}"
+            of_round = "" if action.round is None else f", round {action.round}"
+            return f" {what} {action.attempt}, token {action.token}{of_round}"
         case EndAttempt():
             return f" {action.attempt} {action.outcome}"
         case SetTimer():
             return f" {action.kind}"
+        case CountRounds():
+            return f" {action.rounds}"
+        case NoteRound():
+            return f" token {action.token}, round {action.round}"
+        case SetDeadline():
+            return "" if action.due_at is not None else " none"
         case Abort():
             return f" token {action.token}, {action.reason}"
         case CloseLetter():
             return f" {action.status}"
         case BuryTask() | Park():
             return f" {action.error.code}"
-        case Ask() | CloseQuestion() | Grant() | Listen() | TakeSignal():
+        case Ask() | CloseQuestion() | Grant() | Listen() | TakeSignal() | StartChild() | CancelChild():
             return f" token {action.token}"
-        case ClearTimer() | KeepOutput() | Unpark() | StopListening() | KeepSignal():
+        case AwaitSlot():
+            return f" {action.pool}, token {action.token}"
+        case (
+            ClearTimer() | KeepOutput() | Unpark() | StopListening() | KeepSignal() | TakeSlot() | FreeSlot()
+            | SetPriority()
+        ):  # fmt: skip
             return ""
         case Finish():
             return f" {action.status}"
@@ -465,6 +557,71 @@ def _mapped(failures: Failures, ends: list[str]) -> str:
     return f"{run.task(0).status.upper()}<br/>{', '.join(items)}"
 
 
+_UNDONE: Final[tuple[tuple[str, tuple[tuple[str, str], ...]], ...]] = (
+    ("`last` failed", (("last", "failed"),)),
+    ("`last` timed out", (("last", "timed out"),)),
+    ("cancelled while `last` was handed out", (("", "cancelled"),)),
+    ("terminated", (("", "terminated"),)),
+    ("`last` failed; that of `right` completed", (("last", "failed"), ("right", "completed"))),
+    ("… and that of `left` completed", (("last", "failed"), ("right", "completed"), ("left", "completed"))),
+    ("… and that of `left` failed", (("last", "failed"), ("right", "completed"), ("left", "failed"))),
+    (
+        "… and that of `left` failed, and of `first` completed",
+        (("last", "failed"), ("right", "completed"), ("left", "failed"), ("first", "completed")),
+    ),
+    (
+        "… and all completed",
+        (("last", "failed"), ("right", "completed"), ("left", "completed"), ("first", "completed")),
+    ),
+)
+
+
+def _undone() -> Iterator[str]:
+    yield "| what happened | the run | " + " | ".join(f"`{name}.compensate`" for name in _UNDONE_TASKS) + " |"
+    yield "|---|---|" + "---|" * len(_UNDONE_TASKS)
+    for what, story in _UNDONE:
+        run = _undo(story)
+        places = [compensation_of(index) for index in range(len(_UNDONE_TASKS))]
+        states = [run.tasks[place].status.upper() if place in run.tasks else "·" for place in places]
+        yield f"| {what} | {run.status.upper()} | " + " | ".join(states) + " |"
+
+
+_UNDONE_TASKS: Final = ("first", "left", "right", "last")
+
+
+def _undo(story: tuple[tuple[str, str], ...]) -> RunState:
+    """Everything completes but `last`, then comes the story: of `last` or of the run, then of compensations."""
+    plan = Plan(
+        "undone",
+        [
+            TaskPlan(index, name, run="body", needs=needs, retry=_SHORT, compensation=TaskPlan(index, name, run="undo"))
+            for index, (name, needs) in enumerate(zip(_UNDONE_TASKS, ((), (0,), (0,), (1, 2)), strict=True))
+        ],
+    )
+    run = RunState(b"undone", plan, b"{}")
+    run.apply(begin(plan, run, 0))
+    events: list[MachineEvent] = [Succeeded(index, 1, _NONCE) for index in range(3)]
+    is_undone = False
+    for name, how in story:
+        index = _UNDONE_TASKS.index(name) if name else 0
+        place = compensation_of(index) if is_undone else index
+        match how:
+            case "completed":
+                events.append(Succeeded(place, 1, _NONCE))
+            case "failed":
+                events.append(Failed(place, 1, _NONCE, _HOPELESS))
+            case "timed out":
+                events.append(Failed(place, 1, _NONCE, Error("TIMEOUT", "late")))
+            case _:
+                events.append(Cancelled() if how == "cancelled" else Terminated())
+        is_undone = True
+    for event in events:
+        transition = advance(plan, run, event, 0)
+        if transition is not None:
+            run.apply(transition)
+    return run
+
+
 def _statuses() -> Iterator[str]:
     names = ["untouched", *TaskStatus]
     yield "| | " + " | ".join(names) + " |"
@@ -479,7 +636,9 @@ def _statuses() -> Iterator[str]:
         for status in (TaskStatus.QUEUED, TaskStatus.WAITING)
     ]
     yield f"While a run is paused it is {paused[0]} if one of its tasks is QUEUED or RUNNING, {paused[1]} otherwise,"
-    yield "until all have ended. One that was terminated is terminated, whatever its tasks are."
+    yield "until all have ended. One that was terminated is terminated, whatever its tasks are. Where a task failed or"
+    yield "was cancelled, and there is something to undo, it is compensating instead, then compensated or"
+    yield "compensation_failed."
     yield f"While a person's attention is asked for: {', '.join(sorted(attended))}, whatever the tasks are."
 
 

@@ -1,9 +1,15 @@
 """What can move a run: the events of the wire, and those an operator's row in `inbox` becomes once it has been read."""
 
+from typing import Final
+
 import msgspec
 
+from headrace.machine.plan import Plan
 from headrace.machine.status import PAUSED
-from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
+from headrace.messages import Admitted, Due, Error, Failed, Lost, Returned, Started, Succeeded
+
+PRIORITY_MAX: Final = 100
+"""A run's priority is from minus this to this; each point is worth a minute of waiting, see decision 27."""
 
 
 class Cancelled(msgspec.Struct, frozen=True):
@@ -14,7 +20,7 @@ class Cancelled(msgspec.Struct, frozen=True):
 
 
 class Terminated(msgspec.Struct, frozen=True):
-    """Somebody ends the run by force: as a cancel, and nothing that would clean up behind it runs either."""
+    """Somebody ends the run by force: as a cancel, and what it did is not undone either."""
 
     reason: str = ""
     by: str = ""
@@ -36,6 +42,15 @@ class Resumed(msgspec.Struct, frozen=True):
     by: str = ""
 
 
+class Prioritised(msgspec.Struct, frozen=True):
+    """Somebody changes the place of the run's tasks in the queues of their pools."""
+
+    priority: int
+    """Higher goes first; see `PRIORITY_MAX`."""
+    reason: str = ""
+    by: str = ""
+
+
 class Decided(msgspec.Struct, frozen=True):
     """A question has its answer. The row `approval` is the arbiter between people and the expiry; this only reports
     it."""
@@ -46,6 +61,10 @@ class Decided(msgspec.Struct, frozen=True):
     """approved, rejected or expired"""
     by: str = ""
     comment: str = ""
+    votes: bytes = b"[]"
+    """JSON: who said what, in order; none when nobody but the expiry decided."""
+    form: bytes = b"null"
+    """JSON: what the last of them filled in."""
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -87,9 +106,19 @@ class Reran(msgspec.Struct, frozen=True):
     row_version: int
     """Of the run when this was decided. One that has moved since is not what the operator saw."""
     tasks: tuple[int, ...] = ()
-    """These and all that depends on them. None: what failed or was cancelled, and what was skipped because of that."""
+    """These and all that depends on them; items of a map stand for no others of it. None: what failed or was cancelled
+    (of a map, its items), and what was skipped because of that."""
     input: bytes | None = None
     """JSON, in place of the rendered input of the only task named."""
+    reason: str = ""
+    by: str = ""
+
+
+class Migrated(msgspec.Struct, frozen=True):
+    """An operator moves a paused run to another version of its workflow."""
+
+    plan: Plan
+    """Of that version, compiled by whoever applies this."""
     reason: str = ""
     by: str = ""
 
@@ -119,6 +148,22 @@ class Signalled(msgspec.Struct, frozen=True):
         return self.sent_at, self.signal_id
 
 
+class ChildTold(msgspec.Struct, frozen=True):
+    """What became of the run that a task asked for: its child."""
+
+    task: int
+    token: int
+    """Of the hand-out that asked for it."""
+    child: str
+    """The id of that run."""
+    outcome: str
+    """started; refused: it never began; or how it ended: completed, failed, cancelled or terminated"""
+    output: bytes = b"null"
+    """JSON; what came out of one that completed."""
+    error: Error | None = None
+    """Why it was refused, or why nothing came out of one that completed."""
+
+
 class Isolated(msgspec.Struct, frozen=True):
     """Deciding one of this run's events raised: the run stands aside until a person has looked."""
 
@@ -138,16 +183,20 @@ MachineEvent = (
     | Returned
     | Lost
     | Due
+    | Admitted
     | Cancelled
     | Terminated
     | Paused
     | Resumed
+    | Prioritised
     | Decided
     | Replayed
     | Resolved
     | Supplied
     | Reran
+    | Migrated
     | Signalled
+    | ChildTold
     | Isolated
     | Released
 )

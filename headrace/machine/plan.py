@@ -9,7 +9,10 @@ import msgspec
 from headrace.duration import DURATION_MAX, parse_duration
 from headrace.errors import PayloadError
 from headrace.expressions import (
+    OF_A_COMPENSATION,
+    OF_A_ROUND,
     OF_AN_ITEM,
+    OF_ITS_END,
     Condition,
     Outputs,
     Template,
@@ -20,16 +23,28 @@ from headrace.expressions import (
 )
 from headrace.instant import from_microseconds, parse_instant, to_microseconds
 from headrace.machine.backoff import RetryPlan
-from headrace.machine.place import ITEMS_MAX, item_of, place_of, task_of
+from headrace.machine.place import (
+    COMPENSATE,
+    COMPENSATIONS_FROM,
+    ITEMS_MAX,
+    compensation_of,
+    item_of,
+    place_of,
+    task_of,
+)
 
 if TYPE_CHECKING:
-    from headrace.graph import Signal, Wait, Workflow
+    from headrace.approval import Approval
+    from headrace.graph import Child, Repeat, Retry, Signal, Task, Wait, Workflow
 
 _MICROSECONDS: Final = 1_000_000
 _MICROSECOND: Final = timedelta(microseconds=1)
 _WAIT_MAX: Final = DURATION_MAX // _MICROSECOND
 KEY_CHARS_MAX: Final = 200
 """As in a definition, and for whoever sends a signal."""
+TITLE_CHARS_MAX: Final = 200
+CONTEXT_BYTES_MAX: Final = 64 * 1024
+"""What a person looks at; it stands in the row of the approval."""
 LISTENERS_TOLD_MAX: Final = 10
 WIDE: Final = 16
 """A task with more dependants than this makes its workflow wide: commands are spread over the partitions by position,
@@ -46,13 +61,58 @@ Join = Literal["all", "any", "always", "on_failure"] | int
 """What a task asks of those that it needs; a number: that so many of them complete."""
 
 
+class StepPlan(msgspec.Struct, frozen=True):
+    """Who is asked besides, and when."""
+
+    to: tuple[str, ...]
+    after: int | None = None
+    """Microseconds from the moment it is asked; None: only when it expires."""
+
+
 class ApprovalPlan(msgspec.Struct, frozen=True):
     title: str
     approvers: tuple[str, ...]
     expires: int | None
     """Microseconds from the moment it is asked; None: never."""
     on_expiry: str
-    """fail, approve or reject"""
+    """fail, approve, reject or escalate"""
+    title_template: Template | None = None
+    """In place of `title`, where that has expressions."""
+    context: Template | None = None
+    form: bytes | None = None
+    """JSON Schema of the answer."""
+    needed: int = 1
+    no_self_approval: bool = False
+    remind: tuple[int, ...] = ()
+    """Microseconds from the moment it is asked."""
+    steps: tuple[StepPlan, ...] = ()
+    on_reject: Literal["fail", "complete"] = "fail"
+
+    @property
+    def references(self) -> frozenset[str]:
+        return self._of("references")
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return self._of("reads")
+
+    def _of(self, which: Literal["references", "reads"]) -> frozenset[str]:
+        templates = (self.title_template, self.context)
+        return frozenset().union(*(getattr(template, which) for template in templates if template is not None))
+
+    def show(self, input: bytes, outputs: Outputs) -> tuple[str | None, bytes | None]:
+        """The title and the JSON that people are shown, where they have expressions. Raises PayloadError."""
+        title = context = None
+        if self.title_template is not None:
+            found = msgspec.json.decode(self.title_template.render(input, outputs))
+            title = found if isinstance(found, str) else msgspec.json.encode(found).decode()
+            title = " ".join(title.replace("\0", "").split())[:TITLE_CHARS_MAX]
+        if self.context is not None:
+            context = self.context.render(input, outputs)
+            if len(context) > CONTEXT_BYTES_MAX:
+                why = f"the context of the approval would be {len(context)} bytes, and {CONTEXT_BYTES_MAX} are allowed"
+                raise PayloadError(why, reason="BAD_INPUT")
+        return title, context
 
 
 class WaitPlan(msgspec.Struct, frozen=True):
@@ -137,6 +197,18 @@ class SignalPlan(msgspec.Struct, frozen=True):
         return found
 
 
+class ChildPlan(msgspec.Struct, frozen=True):
+    """Which workflow a task runs, as a run of its own."""
+
+    workflow: str
+    version: int | None = None
+    """None: the latest when it begins."""
+    is_awaited: bool = True
+    """The task ends with the child; otherwise as soon as that has begun."""
+    is_cancelled_with_task: bool = True
+    """Whoever needs the child no more asks it to end."""
+
+
 Failures = Literal["fail_fast", "finish", "collect"]
 """What an item of a map that failed leads to: the others are cancelled; they go on, and the map fails at their end; or
 the map completes, and its output says what failed."""
@@ -169,13 +241,34 @@ def read_list(given: bytes) -> list[msgspec.Raw]:
     return items
 
 
+class RepeatPlan(msgspec.Struct, frozen=True):
+    """Until when a body runs again, and how often at most."""
+
+    until: Condition
+    max: int
+    delay: int = 0
+    """Microseconds between two rounds."""
+    on_max: Literal["fail", "complete"] = "fail"
+    reads_last: bool = False
+    """Its input is made from what came out of the round before."""
+
+    @property
+    def references(self) -> frozenset[str]:
+        return self.until.references
+
+    reads = references
+
+
+_THE_TASK: Final = compile_template("${{ task }}", OF_A_COMPENSATION)
+
+
 class TaskPlan:
     """One task of a version. `needs` and `dependants` are positions in the graph."""
 
     __slots__ = (
-        "approval", "claims", "condition", "dependants", "each", "effect", "exclusive", "index", "is_chained",
-        "is_plain", "is_read", "is_referenced", "join", "lookup", "map", "name", "needs", "queue", "quorum", "retry",
-        "run", "signal",
+        "approval", "child", "claims", "compensation", "condition", "deadline", "dependants", "each", "effect",
+        "exclusive", "index", "is_answered", "is_chained", "is_plain", "is_read", "is_referenced", "join", "lookup",
+        "map", "name", "needs", "pool", "queue", "quorum", "repeat", "retry", "run", "signal", "start_within",
         "template", "timeout", "wait",
     )  # fmt: skip
 
@@ -199,6 +292,12 @@ class TaskPlan:
         wait: WaitPlan | None = None,
         signal: SignalPlan | None = None,
         map: MapPlan | None = None,
+        pool: str | None = None,
+        deadline: WaitPlan | None = None,
+        start_within: int | None = None,
+        repeat: RepeatPlan | None = None,
+        child: ChildPlan | None = None,
+        compensation: "TaskPlan | None" = None,
     ) -> None:
         self.index, self.name, self.run, self.needs, self.queue = index, name, run, needs, queue
         self.retry = retry or RetryPlan()
@@ -206,20 +305,33 @@ class TaskPlan:
         """Seconds."""
         self.approval, self.template, self.condition = approval, template, condition
         self.exclusive, self.effect, self.lookup, self.wait, self.signal = exclusive, effect, lookup, wait, signal
-        self.is_referenced = False
-        """Some template or condition reads its output, so the machine must keep it."""
-        self.is_read = False
+        self.pool = pool
+        """Its body needs a slot of this pool."""
+        self.child = child
+        self.compensation = compensation
+        """What undoes it: a task that nothing stands before but the compensations of what came after."""
+        self.is_referenced = compensation is not None
+        """Some template or condition reads its output, or its compensation is given it, so the machine must keep it."""
+        self.is_read = repeat is not None
         """Some of them looks into it, so it must be there as a value."""
+        self.repeat = repeat
+        self.is_answered = run is not None and map is None and repeat is None
+        """Its output is what an attempt of its body answered with."""
+        self.deadline = deadline
+        """Of all its attempts and what lies between them, from its turn on."""
+        self.start_within = start_within
+        """Microseconds from a hand-out until its body has to have begun."""
         self.map = map
         self.each: TaskPlan | None = None
         """What each item of a map is: a task that nothing stands before and nothing comes after."""
         if map is not None:
             self.each = TaskPlan(
                 index, name, run=run, queue=queue, retry=retry, timeout=timeout, template=template,
-                exclusive=exclusive, effect=effect, lookup=lookup,
+                exclusive=exclusive, effect=effect, lookup=lookup, pool=pool, start_within=start_within,
             )  # fmt: skip
             self.each.is_referenced = True
-        self.is_plain = approval is None and condition is None and wait is None and signal is None and map is None
+        stops = (approval, condition, wait, signal, map, deadline, child)
+        self.is_plain = all(each is None for each in stops)
         """Nothing stands between its join and its body."""
         self.claims = exclusive or effect != "idempotent"
         """Its body starts only after the engine has recorded who runs it: a hand-out without an owner never began."""
@@ -230,6 +342,12 @@ class TaskPlan:
         """Its one need decides about it: nothing is counted."""
         self.dependants: tuple[int, ...] = ()
 
+    def render_compensation(self, input: bytes, outputs: Outputs, given: bytes, answer: bytes | None) -> bytes:
+        """What the body of a compensation is given: the input and the output of its task, unless the workflow says
+        something else. answer: None of a task that did not complete. Raises PayloadError."""
+        variables = {".task": b'{"input":%b,"output":%b}' % (given, answer or b"null")}
+        return (self.template or _THE_TASK).render(input, lambda name: variables.get(name) or outputs(name))
+
     def render_item(self, input: bytes, outputs: Outputs, items: list[msgspec.Raw], item: int) -> bytes:
         """What the body of an item is given: the item, unless the map says something else. Raises PayloadError."""
         given = bytes(items[item])
@@ -238,11 +356,21 @@ class TaskPlan:
         variables = {".item": given, ".index": b"%d" % item}
         return self.template.render(input, lambda name: variables.get(name) or outputs(name))
 
+    def render_round(
+        self, template: Template, input: bytes, outputs: Outputs, rounds: int, last: bytes | None
+    ) -> bytes:
+        """What the body of a repeat is given, after so many rounds. Raises PayloadError."""
+        variables = {".last": last or b"null", ".index": b"%d" % rounds}
+        return template.render(input, lambda name: variables.get(name) or outputs(name))
+
 
 class Plan:
     """A frozen version, ready for `advance`. Shared by all its runs, never changed."""
 
-    __slots__ = ("index", "is_wide", "listeners", "name", "output", "roots", "tasks", "version", "version_id")
+    __slots__ = (
+        "compensates", "deadline", "has_deadlines", "has_repeats", "index", "is_wide", "listeners", "name", "output",
+        "roots", "tasks", "version", "version_id",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -252,8 +380,10 @@ class Plan:
         version: int = 1,
         version_id: int = 0,
         output: Template | None = None,
+        deadline: int | None = None,
     ) -> None:
-        """output: of a run, once it has completed; None: it has none of its own."""
+        """output: of a run, once it has completed; None: it has none of its own. deadline: of a run, microseconds from
+        its start."""
         self.name, self.version, self.version_id, self.output = name, version, version_id, output
         self.tasks: tuple[TaskPlan, ...] = tuple(tasks)
         self.index: dict[str, int] = {task.name: task.index for task in tasks}
@@ -262,15 +392,25 @@ class Plan:
         for task in tasks:
             for need in task.needs:
                 dependants[need].append(task.index)
-            for source in (task.template, task.condition, task.wait, task.signal, task.map):
+            undo = None if task.compensation is None else task.compensation.template
+            sources = (task.template, task.condition, task.wait, task.signal, task.map, task.approval, task.deadline)
+            for source in (*sources, task.repeat, undo):
                 self._mark(tasks, source)
+            if task.child is not None and task.template is not None:
+                for name in task.template.references:  # what refers to an object can be followed in its own run only
+                    tasks[self.index[name]].is_read = True
+            task.is_read |= undo is not None
         self._mark(tasks, output)
         for task in tasks:
             if task.each is not None:
                 task.each.is_read = task.is_read
         for task, after in zip(tasks, dependants, strict=True):
             task.dependants = tuple(after)
+        self.deadline = deadline
+        self.has_deadlines = deadline is not None or any(t.deadline or t.start_within is not None for t in tasks)
+        self.has_repeats = any(task.repeat is not None for task in tasks)
         self.is_wide = any(len(after) > WIDE for after in dependants)
+        self.compensates = any(task.compensation is not None for task in tasks)
         self.listeners: dict[str, list[int]] = {}
         """The tasks that wait for a signal, by its name, in the order of the graph."""
         for task in tasks:
@@ -283,7 +423,9 @@ class Plan:
         return f"no task of workflow {self.name} waits for signal {signal!r}; its tasks wait for {names}"
 
     def _mark(
-        self, tasks: list[TaskPlan], source: Template | Condition | WaitPlan | SignalPlan | MapPlan | None
+        self,
+        tasks: list[TaskPlan],
+        source: Template | Condition | WaitPlan | SignalPlan | MapPlan | ApprovalPlan | RepeatPlan | None,
     ) -> None:
         if source is not None:
             for name in source.references:
@@ -292,18 +434,21 @@ class Plan:
                 tasks[self.index[name]].is_read = True
 
     def at(self, place: int) -> TaskPlan:
-        """What stands there: a task of the graph, or an item of a map."""
+        """What stands there: a task of the graph, an item of a map, or a compensation."""
         if place < ITEMS_MAX:
             return self.tasks[place]
-        each = self.tasks[task_of(place)].each
+        task = self.tasks[task_of(place)]
+        each = task.each if place < COMPENSATIONS_FROM else task.compensation
         if each is None:
             raise IndexError(place)
         return each
 
     def name_of(self, place: int) -> str:
-        """`pages`, or `pages.17` for an item."""
+        """`charge`; `pages.17` for an item; `charge.compensate` for a compensation."""
         name = self.tasks[task_of(place)].name
-        return name if place < ITEMS_MAX else f"{name}.{item_of(place)}"
+        if place < ITEMS_MAX:
+            return name
+        return f"{name}.{item_of(place) if place < COMPENSATIONS_FROM else COMPENSATE}"
 
     def find(self, name: str) -> int | None:
         """The place that `name_of` calls so."""
@@ -311,13 +456,55 @@ class Plan:
         index = self.index.get(task)
         if index is None or not dot:
             return index
+        if item == COMPENSATE:
+            return None if self.tasks[index].compensation is None else compensation_of(index)
         is_number = item.isascii() and item.isdecimal() and item == str(int(item)) and int(item) < ITEMS_MAX
         return place_of(index, int(item)) if is_number and self.tasks[index].each is not None else None
+
+
+def _compile_approval(approval: "Approval") -> ApprovalPlan:
+    return ApprovalPlan(
+        title=approval.title,
+        approvers=tuple(approval.approvers),
+        expires=None if approval.expires is None else approval.expires // _MICROSECOND,
+        on_expiry=approval.on_expiry,
+        title_template=compile_template(approval.title) if "${{" in approval.title else None,
+        context=None if approval.context is None else compile_template(approval.context),
+        form=None if approval.form is None else msgspec.json.encode(approval.form),
+        needed=approval.needed,
+        no_self_approval=approval.no_self_approval,
+        remind=tuple(length // _MICROSECOND for length in approval.remind),
+        steps=tuple(
+            StepPlan(tuple(step.to), None if step.after is None else step.after // _MICROSECOND)
+            for step in approval.escalate
+        ),
+        on_reject=approval.on_reject,
+    )
 
 
 def _compile_wait(wait: "Wait") -> WaitPlan:
     text, is_for = (wait.until, False) if wait.for_ is None else (wait.for_, True)
     return _compile_end(text, is_for=is_for)
+
+
+def _compile_deadline(deadline: "Wait | None") -> WaitPlan | None:
+    return None if deadline is None else _compile_wait(deadline)
+
+
+def _compile_input(task: "Task") -> Template | None:
+    if task.with_ is None:
+        return None
+    return compile_template(task.with_, OF_AN_ITEM if task.map else OF_A_ROUND if task.repeat else ())
+
+
+def _compile_repeat(repeat: "Repeat", template: Template | None) -> RepeatPlan:
+    return RepeatPlan(
+        compile_condition(repeat.until, OF_ITS_END),
+        repeat.max,
+        repeat.delay // _MICROSECOND,
+        repeat.on_max,
+        template is not None and template.knows("last"),
+    )
 
 
 def _compile_signal(signal: "Signal") -> SignalPlan:
@@ -330,6 +517,10 @@ def _compile_signal(signal: "Signal") -> SignalPlan:
     )
 
 
+def _compile_child(child: "Child") -> ChildPlan:
+    return ChildPlan(child.name, child.version, child.wait, child.wait and child.on_cancel == "cancel")
+
+
 def _compile_end(text: str | None, *, is_for: bool) -> WaitPlan:
     if "${{" in (text or ""):
         return WaitPlan(value=compile_value(text or ""), is_for=is_for)
@@ -338,12 +529,36 @@ def _compile_end(text: str | None, *, is_for: bool) -> WaitPlan:
     return WaitPlan(until=_instant_of(text))
 
 
+def _compile_retry(retry: "Retry") -> RetryPlan:
+    return RetryPlan(
+        attempts=retry.attempts,
+        backoff=retry.backoff,
+        delay=int(retry.delay.total_seconds() * _MICROSECONDS),
+        cap=int(retry.cap.total_seconds() * _MICROSECONDS),
+        jitter=retry.jitter,
+    )
+
+
+def _compile_compensation(position: int, name: str, task: "Task") -> TaskPlan | None:
+    compensate = task.compensate
+    if compensate is None:
+        return None
+    return TaskPlan(
+        position,
+        f"{name}.{COMPENSATE}",
+        run=compensate.run,
+        queue=compensate.queue or task.queue,
+        retry=_compile_retry(compensate.retry),
+        timeout=None if compensate.timeout is None else compensate.timeout.total_seconds(),
+        template=None if compensate.with_ is None else compile_template(compensate.with_, OF_A_COMPENSATION),
+    )
+
+
 def compile_plan(workflow: "Workflow", *, version: int = 1, version_id: int = 0) -> Plan:
     """Compile a published workflow. It was checked at publish, so nothing here is refused."""
     index = {name: position for position, name in enumerate(workflow.tasks)}
     tasks = []
     for position, (name, task) in enumerate(workflow.tasks.items()):
-        approval = task.approval
         tasks.append(
             TaskPlan(
                 position,
@@ -351,36 +566,28 @@ def compile_plan(workflow: "Workflow", *, version: int = 1, version_id: int = 0)
                 run=task.run,
                 needs=tuple(index[need] for need in task.needs),
                 queue=task.queue,
-                retry=RetryPlan(
-                    attempts=task.retry.attempts,
-                    backoff=task.retry.backoff,
-                    delay=int(task.retry.delay.total_seconds() * _MICROSECONDS),
-                    cap=int(task.retry.cap.total_seconds() * _MICROSECONDS),
-                    jitter=task.retry.jitter,
-                ),
+                retry=_compile_retry(task.retry),
                 timeout=None if task.timeout is None else task.timeout.total_seconds(),
-                approval=None
-                if approval is None
-                else ApprovalPlan(
-                    title=approval.title,
-                    approvers=tuple(approval.approvers),
-                    expires=None if approval.expires is None else int(approval.expires.total_seconds() * _MICROSECONDS),
-                    on_expiry=approval.on_expiry,
-                ),
-                template=None
-                if task.with_ is None
-                else compile_template(task.with_, () if task.map is None else OF_AN_ITEM),
+                approval=None if task.approval is None else _compile_approval(task.approval),
+                template=(template := _compile_input(task)),
                 condition=None if task.if_ is None else compile_condition(task.if_),
                 exclusive=task.exclusive,
                 effect=task.effect,
                 lookup=task.lookup,
+                pool=task.pool,
                 join=task.join,
                 wait=None if task.wait is None else _compile_wait(task.wait),
                 signal=None if task.signal is None else _compile_signal(task.signal),
                 map=None
                 if task.map is None
                 else MapPlan(compile_template(task.map.over), task.map.max_parallel, task.map.failures),
+                repeat=None if task.repeat is None else _compile_repeat(task.repeat, template),
+                deadline=_compile_deadline(task.deadline),
+                start_within=None if task.start_within is None else task.start_within // _MICROSECOND,
+                child=None if task.workflow is None else _compile_child(task.workflow),
+                compensation=_compile_compensation(position, name, task),
             )
         )
     output = None if workflow.output is None else compile_template(workflow.output)
-    return Plan(workflow.name, tasks, version=version, version_id=version_id, output=output)
+    deadline = None if workflow.deadline is None else workflow.deadline // _MICROSECOND
+    return Plan(workflow.name, tasks, version=version, version_id=version_id, output=output, deadline=deadline)

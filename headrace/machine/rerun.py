@@ -4,8 +4,9 @@ from typing import Final, Literal, NamedTuple
 
 from headrace.machine.advance import advance
 from headrace.machine.event import Reran
+from headrace.machine.place import is_item, task_of
 from headrace.machine.plan import Plan
-from headrace.machine.run_state import RunState
+from headrace.machine.run_state import RunState, TaskState
 from headrace.machine.status import TaskStatus
 
 Then = Literal["begins", "follows", "skipped", "failed"]
@@ -29,6 +30,8 @@ class Foreseen(NamedTuple):
     protected_by: Literal["effect_key", "lookup", "person"] | None
     """What keeps an effect that repeats from happening twice: the other side, which knows the key; the task's lookup,
     which is asked first; or a person, who is."""
+    items: int | None = None
+    """Of a map: how many of its items that began run again; all of them where it starts over with a new list."""
 
 
 def foresee(plan: Plan, run: RunState, event: Reran, at: int) -> list[Foreseen]:
@@ -38,8 +41,15 @@ def foresee(plan: Plan, run: RunState, event: Reran, at: int) -> list[Foreseen]:
     if transition is None:
         return []
     found = []
-    for index in sorted(transition.tasks):
+    items: dict[int, list[int]] = {}
+    for place in transition.tasks:
+        if is_item(place) and run.task(place).token:
+            items.setdefault(task_of(place), []).append(place)
+    for index in sorted(index for index in transition.tasks if not is_item(index)):
         spec, before, after = plan.tasks[index], run.task(index), transition.tasks[index]
+        if spec.map is not None:
+            found.append(_foresee_map(plan, run, index, after, items.get(index, [])))
+            continue
         then: Then = _THEN.get(after.status, "begins")
         had_none = before.status is TaskStatus.FAILED and after.status is TaskStatus.QUEUED and not after.lookups
         if spec.run is None:
@@ -53,3 +63,17 @@ def foresee(plan: Plan, run: RunState, event: Reran, at: int) -> list[Foreseen]:
         else:
             found.append(Foreseen(index, then, "repeats", "lookup" if spec.effect == "reconcile" else "person"))
     return found
+
+
+def _foresee_map(plan: Plan, run: RunState, index: int, after: TaskState, items: list[int]) -> Foreseen:
+    """One line for all its items, however many: what repeats of any, repeats."""
+    then, effect = _THEN.get(after.status, "begins"), plan.tasks[index].effect
+    states = [run.task(place) for place in items]
+    if not any(item.attempt for item in states):
+        return Foreseen(index, then, "first", None, len(items) or None)
+    if effect == "idempotent":
+        return Foreseen(index, then, "repeats", "effect_key", len(items))
+    is_reopened = after.items is not None and after.token == run.task(index).token
+    if is_reopened and all(item.status is TaskStatus.FAILED or not item.attempt for item in states):
+        return Foreseen(index, then, "did_not_happen", None, len(items))
+    return Foreseen(index, then, "repeats", "lookup" if effect == "reconcile" else "person", len(items))

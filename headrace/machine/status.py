@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+
 
 class TaskStatus(StrEnum):
     PENDING = "pending"
@@ -26,23 +28,69 @@ class RunStatus(StrEnum):
     PAUSING = "pausing"
     PAUSED = "paused"
     TERMINATED = "terminated"
+    COMPENSATING = "compensating"
+    COMPENSATED = "compensated"
+    COMPENSATION_FAILED = "compensation_failed"
 
 
+PENDING: Final = TaskStatus.PENDING
+QUEUED: Final = TaskStatus.QUEUED
+RUNNING: Final = TaskStatus.RUNNING
+WAITING: Final = TaskStatus.WAITING
+COMPLETED: Final = TaskStatus.COMPLETED
+FAILED: Final = TaskStatus.FAILED
+SKIPPED: Final = TaskStatus.SKIPPED
+CANCELLED: Final = TaskStatus.CANCELLED
 TERMINAL: Final = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.SKIPPED, TaskStatus.CANCELLED})
-RUN_TERMINAL: Final = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TERMINATED})
+RUN_TERMINAL: Final = frozenset({
+    RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TERMINATED, RunStatus.COMPENSATED,
+    RunStatus.COMPENSATION_FAILED,
+})  # fmt: skip
 
 PAUSED: Final = 1
 WORKFLOW_PAUSED: Final = 2
 TERMINATED: Final = 4
-"""Bits of a run's `control`: what people said about it as a whole. Stored, so none ever gets another meaning."""
+OVERDUE: Final = 8
+"""Bits of a run's `control`: what people said about it as a whole, or its deadline did. Stored, so none ever gets
+another meaning."""
 PAUSES: Final = PAUSED | WORKFLOW_PAUSED
 """While any of them is set, nothing new of the run begins."""
 
 
-def derive_status(tasks: int, counts: Mapping[TaskStatus, int], *, attention: bool, control: int = 0) -> RunStatus:
+class CompensationCounts(msgspec.Struct, frozen=True):
+    """How far a run has come that undoes what it did."""
+
+    total: int
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+    @property
+    def open(self) -> int:
+        return self.total - self.completed - self.failed - self.cancelled
+
+    def after(self, before: TaskStatus | None, status: TaskStatus) -> "CompensationCounts":
+        """With one that was so, and is so now."""
+        return CompensationCounts(
+            self.total,
+            self.completed + (status is COMPLETED) - (before is COMPLETED),
+            self.failed + (status is FAILED) - (before is FAILED),
+            self.cancelled + (status is CANCELLED) - (before is CANCELLED),
+        )
+
+
+def derive_status(
+    tasks: int,
+    counts: Mapping[TaskStatus, int],
+    *,
+    attention: bool,
+    control: int = 0,
+    compensations: CompensationCounts | None = None,
+) -> RunStatus:
     """Derive a run's status from its tasks and its flags: total, and independent of the order of the tasks.
 
-    tasks: how many the graph has. counts: tasks by state; those nobody has touched yet are left out.
+    tasks: how many the graph has. counts: tasks by state; those nobody has touched yet are left out. compensations: of
+    a run that has begun to undo what it did.
     `headrace doctor` recomputes this in SQL for every run and must find no difference.
     """
     if attention:
@@ -52,9 +100,14 @@ def derive_status(tasks: int, counts: Mapping[TaskStatus, int], *, attention: bo
     if get(TaskStatus.COMPLETED, 0) + get(TaskStatus.SKIPPED, 0) + failed + cancelled == tasks:
         if control & TERMINATED:
             return RunStatus.TERMINATED
-        if failed:
-            return RunStatus.FAILED
-        return RunStatus.CANCELLED if cancelled else RunStatus.COMPLETED
+        if compensations is None:
+            if failed or control & OVERDUE:
+                return RunStatus.FAILED
+            return RunStatus.CANCELLED if cancelled else RunStatus.COMPLETED
+        if not compensations.open:
+            return RunStatus.COMPENSATION_FAILED if compensations.failed else RunStatus.COMPENSATED
+        if not control & PAUSES:
+            return RunStatus.COMPENSATING
     if control & PAUSES:
         is_busy = get(TaskStatus.QUEUED, 0) or get(TaskStatus.RUNNING, 0)
         return RunStatus.PAUSING if is_busy else RunStatus.PAUSED

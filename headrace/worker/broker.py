@@ -74,6 +74,10 @@ class Broker:
         return f"{self.prefix}.workers"
 
     @property
+    def logs(self) -> str:
+        return f"{self.prefix}.logs"
+
+    @property
     def control(self) -> str:
         return f"{self.prefix}.control"
 

@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message,
 
 from headrace.attempt import Attempt, Stop
 from headrace.errors import MessageError
-from headrace.messages import Abort, Granted, Renewed, decode_control_message
+from headrace.messages import Abort, Granted, Renewed, Yield, decode_control_message
 from headrace.worker.broker import Broker, Link, LogIdentity, Rebuild, is_lost
 from headrace.worker.heartbeats import Heartbeats
 from headrace.worker.hold import EXIT_FENCED, Hold
@@ -178,3 +178,5 @@ class Control(threading.Thread):
                     self._loop.call_soon_threadsafe(self._hold.granted, order)
                 case Abort():
                     self._loop.call_soon_threadsafe(self._hold.abort, order)
+                case Yield():
+                    self._loop.call_soon_threadsafe(self._hold.hand_over, order)

@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from headrace.attempt import ABANDONED, Answer, Attempt, Name, Stop
 from headrace.listing import Listing
-from headrace.messages import Abort, Error, Failed, Granted, Heartbeat, Returned, Succeeded, encode
+from headrace.messages import Abort, Error, Failed, Granted, Heartbeat, Returned, Succeeded, Yield, encode
 from headrace.object_store import ObjectStore
 from headrace.registry import Body
 from headrace.tracing import attempt_tracer
@@ -27,6 +27,7 @@ from headrace.worker.room import Room
 from headrace.worker.seen import Seen
 from headrace.worker.session import Session
 from headrace.worker.stats import Stats
+from headrace.worker.task_log import TaskLog
 from headrace.worker.threads import Threads
 
 _log = structlog.get_logger("headrace.worker")
@@ -66,14 +67,16 @@ class Hold:
         loop: asyncio.AbstractEventLoop,
         objects: ObjectStore | None = None,
         listing: Listing | None = None,
+        log: TaskLog | None = None,
         on_session: Callable[[], object] = lambda: None,
     ) -> None:
-        """objects: where large results go. listing: where the worker's parent reads what is held, when there is one."""
+        """objects: where large results go. listing: where the worker's parent reads what is held, when there is one.
+        log: takes what bodies log."""
         self._bodies, self._worker, self._queues = bodies, worker, queues
         self._slots, self._prefetch = slots, max(prefetch, slots)
         self._reports, self._stats, self._loop = reports, stats, loop
         self._library = importlib.metadata.version("headrace")
-        self._listing, self._on_session = listing, on_session
+        self._listing, self._log, self._on_session = listing, log, on_session
         self.session = Session(lease_seconds)
         """Replaced, never changed, when the worker fences itself."""
         self.room = Room(min(self._prefetch, 2 * slots))
@@ -111,7 +114,7 @@ class Hold:
             if (older := self._held.get(attempt.name)) is not None:
                 self._drop(older, Stop.SUPERSEDED)
             self._held[attempt.name] = attempt
-            attempt.session = self.session
+            attempt.session, attempt.log = self.session, self._log
             if self._listing is not None:
                 self._listing.put(attempt)
             attempt.body = self._bodies.get(attempt.command.run)
@@ -394,6 +397,17 @@ class Hold:
         if attempt is not None and attempt.command.token <= message.token:
             self._drop(attempt, Stop.ABORTED, has_successor=message.reason not in ("cancelled", "terminated"))
             self._turn_soon()
+
+    def hand_over(self, message: Yield) -> None:
+        """Give back what still waits here, for a worker that is idle."""
+        attempt = self._held.get((message.run.encode(), message.task))
+        if attempt is None or attempt.command.token != message.token or attempt.settled:
+            return
+        try:
+            self._ready.remove(attempt)
+        except (ValueError, IndexError):  # it has begun, or a thread was taking the next one at this moment
+            return
+        self._answer(attempt, attempt.returned("handed over", self.session.id, self._worker))
 
     def fence(self, fenced: list[Attempt]) -> None:
         self._stats.fences += 1

@@ -33,6 +33,7 @@ from headrace.worker.hold import Hold
 from headrace.worker.intake import Intake
 from headrace.worker.reports import Reports
 from headrace.worker.stats import Stats
+from headrace.worker.task_log import TaskLog
 
 _log = structlog.get_logger("headrace.worker")
 
@@ -126,12 +127,14 @@ class Worker:
         link = Link(self._broker.servers)
         reports = Reports(self._broker, self.stats)
         reports.start(self._fail)
-        hold = self._hold = self._make_hold(self._loop, reports)
+        task_log = TaskLog(self._broker, self.name, self._loop)
+        hold = self._hold = self._make_hold(self._loop, reports, task_log)
         self._note()
         control = Control(self._broker, hold, loop=self._loop, fail=self._fail, link=link)
         intake = self._make_intake(self._loop, hold, reports, link, control.listening)
         control.start()
         intake.start()
+        task_log.install()
         _log.info("worker started", worker=self.name, queues=self.queues, slots=self._slots, tasks=sorted(self._bodies))
         try:
             await self._asked.wait()
@@ -139,7 +142,7 @@ class Worker:
             self._hurry.set()
             raise
         finally:
-            await self._drain(intake, hold, control, reports)
+            await self._drain(intake, hold, control, reports, task_log)
         if self._failure is not None:
             raise self._failure
 
@@ -182,7 +185,7 @@ class Worker:
         self.stop()
 
     # == parts =========================================================================================================
-    def _make_hold(self, loop: asyncio.AbstractEventLoop, reports: Reports) -> Hold:
+    def _make_hold(self, loop: asyncio.AbstractEventLoop, reports: Reports, log: TaskLog) -> Hold:
         return Hold(
             self._bodies,
             self.name,
@@ -195,6 +198,7 @@ class Worker:
             loop=loop,
             objects=self._objects,
             listing=self._listing,
+            log=log,
             on_session=self._note,
         )
 
@@ -242,7 +246,7 @@ class Worker:
         )
 
     # == the end =======================================================================================================
-    async def _drain(self, intake: Intake, hold: Hold, control: Control, reports: Reports) -> None:
+    async def _drain(self, intake: Intake, hold: Hold, control: Control, reports: Reports, task_log: TaskLog) -> None:
         """Take nothing more, hand back what waits, give running bodies their time, say good-bye; all of it bounded."""
         intake.stop()
         hold.drain()
@@ -253,6 +257,7 @@ class Worker:
         await _join(control)
         seconds = HURRIED_SECONDS if self._hurry.is_set() else FLUSH_SECONDS
         unsent = await reports.close(seconds)
+        await task_log.close_within(HURRIED_SECONDS)
         if self._listing is not None and not unsent:
             self._listing.end()
         _log.info("worker stopped", worker=self.name, unsent=unsent)

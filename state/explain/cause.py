@@ -12,24 +12,34 @@ NAMES_MAX: Final = 5
 class Code(StrEnum):
     """Stable words for programs; docs/explain.md has a line for each."""
 
+    # what ends it, if nothing does before
+    DEADLINE = "DEADLINE"
+    START_DEADLINE = "START_DEADLINE"
+    RUN_DEADLINE = "RUN_DEADLINE"
     # a run
     RUN_COMPLETED = "RUN_COMPLETED"
     RUN_FAILED = "RUN_FAILED"
     RUN_CANCELLED = "RUN_CANCELLED"
     RUN_TERMINATED = "RUN_TERMINATED"
+    RUN_COMPENSATING = "RUN_COMPENSATING"
+    RUN_COMPENSATED = "RUN_COMPENSATED"
+    RUN_COMPENSATION_FAILED = "RUN_COMPENSATION_FAILED"
     PAUSED = "PAUSED"
     NEEDS_ATTENTION = "NEEDS_ATTENTION"
     REQUEST_NOT_APPLIED = "REQUEST_NOT_APPLIED"
     NOTHING_OPEN = "NOTHING_OPEN"
     # a task that is PENDING
     NEEDS_UNFINISHED = "NEEDS_UNFINISHED"
+    COMPENSATION_LATER = "COMPENSATION_LATER"
     JOIN_MISSED = "JOIN_MISSED"
     WITHHELD = "WITHHELD"
     BACKOFF = "BACKOFF"
+    BETWEEN_ROUNDS = "BETWEEN_ROUNDS"
     TIMER_OVERDUE = "TIMER_OVERDUE"
     TIMER_MISSING = "TIMER_MISSING"
     # QUEUED
     NOT_PUBLISHED = "NOT_PUBLISHED"
+    QUEUE_PAUSED = "QUEUE_PAUSED"
     NO_WORKER = "NO_WORKER"
     WORKERS_DRAINING = "WORKERS_DRAINING"
     WORKERS_FULL = "WORKERS_FULL"
@@ -53,8 +63,17 @@ class Code(StrEnum):
     WAIT = "WAIT"
     SIGNAL_AWAITED = "SIGNAL_AWAITED"
     SIGNAL_WAIT_MISSING = "SIGNAL_WAIT_MISSING"
+    CHILD_OPEN = "CHILD_OPEN"
+    CHILD_NOT_STARTED = "CHILD_NOT_STARTED"
+    CHILD_NOT_TOLD = "CHILD_NOT_TOLD"
+    CHILD_MISSING = "CHILD_MISSING"
     ITEMS_OPEN = "ITEMS_OPEN"
     ITEMS_MISSED = "ITEMS_MISSED"
+    SLOT_AWAITED = "SLOT_AWAITED"
+    RATE_AWAITED = "RATE_AWAITED"
+    SLOT_GRANTED = "SLOT_GRANTED"
+    POOL_NOT_SET = "POOL_NOT_SET"
+    SLOT_WAIT_MISSING = "SLOT_WAIT_MISSING"
     APPROVAL_OPEN = "APPROVAL_OPEN"
     APPROVAL_EXPIRED = "APPROVAL_EXPIRED"
     APPROVAL_MISSING = "APPROVAL_MISSING"
@@ -80,7 +99,7 @@ class Code(StrEnum):
 
 
 Kind = Literal["run", "task", "timer", "session", "queue", "approval", "parked_task", "request", "dead_letter",
-               "partition", "relay", "slot", "sweep", "kafka"]  # fmt: skip
+               "partition", "relay", "slot", "sweep", "kafka", "pool"]  # fmt: skip
 
 
 class Object(NamedTuple):

@@ -10,14 +10,15 @@ cause, also those that must not be.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from headrace.instant import format_instant
 from headrace.machine import RunStatus, TaskStatus
-from headrace.machine.place import is_item, task_of
+from headrace.machine.place import is_compensation, is_item, task_of
 from headrace.machine.status import RUN_TERMINAL
 from state.explain.cause import NAMES_MAX, Act, Cause, Code, Kind, Object
 from state.explain.engine import causes_in_engine
 from state.explain.facts import Facts
 from state.explain.task import causes_of_ended_task, causes_of_open_task
-from state.explain.words import DOCTOR, MUST_NOT_BE, ago, by_whom, for_how_long, name_of, run_object
+from state.explain.words import DOCTOR, MUST_NOT_BE, ago, by_whom, for_how_long, in_how_long, name_of, run_object
 
 CAUSES_MAX: Final = 50
 """In one answer; a run of thousands of tasks repeats itself long before."""
@@ -25,12 +26,14 @@ CAUSES_MAX: Final = 50
 
 _PERSON: Final = frozenset({
     Code.NEEDS_ATTENTION, Code.WITHHELD, Code.PARKED, Code.APPROVAL_OPEN, Code.NO_WORKER, Code.TIMER_MISSING,
-    Code.APPROVAL_MISSING, Code.PARKED_MISSING, Code.JOIN_MISSED, Code.ITEMS_MISSED,
+    Code.APPROVAL_MISSING, Code.POOL_NOT_SET, Code.PARKED_MISSING, Code.JOIN_MISSED, Code.ITEMS_MISSED,
+    Code.CHILD_MISSING,
 })  # fmt: skip
 """Nothing but a person, or a sweep that finds what must not be, moves these."""
 _ON_ITS_WAY: Final = frozenset({
-    Code.NEEDS_UNFINISHED, Code.BACKOFF, Code.WAIT, Code.ITEMS_OPEN, Code.RUNNING, Code.RECEIVED,
-    Code.IN_PREFETCH, Code.NOT_RECEIVED, Code.NOT_PUBLISHED,
+    Code.NEEDS_UNFINISHED, Code.COMPENSATION_LATER, Code.SLOT_GRANTED, Code.BACKOFF, Code.BETWEEN_ROUNDS, Code.WAIT,
+    Code.ITEMS_OPEN, Code.RUNNING, Code.RECEIVED, Code.IN_PREFETCH, Code.NOT_RECEIVED, Code.NOT_PUBLISHED,
+    Code.DEADLINE, Code.START_DEADLINE, Code.CHILD_OPEN, Code.RUN_DEADLINE,
 })  # fmt: skip
 
 
@@ -42,9 +45,10 @@ def explain_run(facts: Facts) -> list[Cause]:
     chains = [chain for chain in chains if chain]
     chains.sort(key=lambda chain: _rank(chain[0].code))
     causes = [*_attention(facts), *_requests(facts), *_pauses(facts)]
-    causes += _merged(cause for chain in chains for cause in chain)
-    if not causes:
+    causes += [*_compensating(facts), *_merged(cause for chain in chains for cause in chain)]
+    if not causes or (facts.status is RunStatus.COMPENSATING and not chains):
         causes.append(_nothing_open(facts))
+    causes += _deadline(facts)
     return _limited(causes, causes_in_engine(facts))
 
 
@@ -93,9 +97,13 @@ def _run_ended(facts: Facts) -> Iterator[Cause]:
     elif facts.status is RunStatus.TERMINATED:
         text = f"The run was terminated{by_whom(facts.stop)}."
         yield Cause(Code.RUN_TERMINATED, text, run, never, facts.changed_at)
+    elif facts.status in (RunStatus.COMPENSATED, RunStatus.COMPENSATION_FAILED):
+        yield from _undone(facts)
     else:
-        failed = next((i for i, task in facts.tasks.items() if task.status is TaskStatus.FAILED), None)
+        failed = _first_failed(facts)
         name = f": task {name_of(facts, failed)} failed first" if failed is not None else ""
+        if facts.stop is not None and facts.stop.kind == "due":
+            name = ": it had not ended by its deadline, and what was open was ended"
         yield Cause(Code.RUN_FAILED, f"The run has failed{name}.", run, "a replay, or a rerun", facts.changed_at)
         if failed is not None:
             yield from causes_of_ended_task(facts, failed)
@@ -104,14 +112,57 @@ def _run_ended(facts: Facts) -> Iterator[Cause]:
             yield Cause(Code.RUN_CANCELLED, text, run, never, facts.stop.at)
 
 
+def _first_failed(facts: Facts) -> int | None:
+    """Of the tasks of the graph."""
+    failed = (i for i, task in facts.tasks.items() if task.status is TaskStatus.FAILED and not is_compensation(i))
+    return next(failed, None)
+
+
+def _why_undone(facts: Facts) -> str:
+    failed = _first_failed(facts)
+    if facts.stop is not None and facts.stop.kind == "due":
+        return "The run had not ended by its deadline"
+    if failed is not None:
+        return f"The run has failed: task {name_of(facts, failed)} failed first"
+    return f"The run was cancelled{by_whom(facts.stop)}"
+
+
+def _compensating(facts: Facts) -> Iterator[Cause]:
+    if not facts.is_undone:
+        return
+    ended = sum(map(is_compensation, facts.ended))
+    total = ended + sum(is_compensation(place) and place not in facts.ended for place in facts.tasks)
+    text = f"{_why_undone(facts)}; what it did is being undone, and {ended} of {total} compensations have ended."
+    moves, act = "they end", Act(f"headrace terminate {facts.run_id}", f"POST /runs/{facts.run_id}/terminate")
+    yield Cause(Code.RUN_COMPENSATING, text, run_object(facts), moves, facts.changed_at, acts=[act])
+
+
+def _undone(facts: Facts) -> Iterator[Cause]:
+    """How a run ended that undid what it did."""
+    ended = sum(map(is_compensation, facts.ended))
+    failed = [place for place in facts.ended if place in facts.tasks and is_compensation(place)]
+    failed = sorted(place for place in failed if facts.tasks[place].status is TaskStatus.FAILED)
+    if facts.status is RunStatus.COMPENSATED:
+        text, code = f"{_why_undone(facts)}, and what it did was undone.", Code.RUN_COMPENSATED
+        yield Cause(code, text, run_object(facts), "nothing: it has ended", facts.changed_at)
+    else:
+        text = f"{_why_undone(facts)}, and {len(failed)} of {ended} compensations failed: what they undo still stands."
+        code, moves = Code.RUN_COMPENSATION_FAILED, "a replay of their dead letters"
+        yield Cause(code, text, run_object(facts), moves, facts.changed_at)
+        for place in failed:
+            yield from causes_of_ended_task(facts, place)
+    if (first := _first_failed(facts)) is not None:
+        yield from causes_of_ended_task(facts, first)
+
+
 def _attention(facts: Facts) -> Iterator[Cause]:
     if facts.status is not RunStatus.NEEDS_ATTENTION:
         return
-    stop, run = facts.stop, run_object(facts)
+    stop, run, end = facts.stop, run_object(facts), "terminate" if facts.is_undone else "cancel"
     why = f": {stop.reason}" if stop is not None and stop.reason else ""
     acts = [
         Act(f"headrace release {facts.run_id}", f"POST /runs/{facts.run_id}/release"),
-        Act(f"headrace cancel {facts.run_id}", f"POST /runs/{facts.run_id}/cancel"),
+        Act(f"headrace {end} {facts.run_id}", f"POST /runs/{facts.run_id}/{end}"),
     ]
     points_to = run
     if stop is not None and stop.letter is not None:
@@ -119,7 +170,7 @@ def _attention(facts: Facts) -> Iterator[Cause]:
         acts.insert(0, Act(f"headrace dead-letters {stop.letter}", f"GET /dead-letters/{stop.letter}"))
     text = f"The run stands aside until a person has looked: one of its events could not be decided{why}."
     since = stop.at if stop is not None else facts.changed_at
-    yield Cause(Code.NEEDS_ATTENTION, text, points_to, "a person releases the run or cancels it", since, acts=acts)
+    yield Cause(Code.NEEDS_ATTENTION, text, points_to, f"a person releases the run or {end}s it", since, acts=acts)
 
 
 def _pauses(facts: Facts) -> Iterator[Cause]:
@@ -135,9 +186,12 @@ def _pauses(facts: Facts) -> Iterator[Cause]:
         who = (f" by {pause.actor}" if pause.actor else "") + (f": {pause.reason}" if pause.reason else "")
         what = f"The run is paused with its workflow {facts.plan.name}" if pause.of_workflow else "The run is paused"
         act = Act(f"headrace resume {facts.run_id}", f"POST /runs/{facts.run_id}/resume")
+        if pause.of_workflow:
+            name = facts.plan.name
+            act = Act(f"headrace resume workflow {name}", f"POST /workflows/{name}/resume")
         yield Cause(
             Code.PAUSED, f"{what}{for_how_long(facts, pause.at)}{who}; {now}.", run_object(facts),
-            "Resumed: somebody lets it go on", pause.at, acts=[] if pause.of_workflow else [act],
+            "Resumed: somebody lets it go on", pause.at, acts=[act],
             tasks=[name_of(facts, index) for index in withheld[:NAMES_MAX]], tasks_total=len(withheld),
         )  # fmt: skip
 
@@ -177,19 +231,34 @@ _REQUEST: Final = {
     "paused": "the pause",
     "supplied": "the output given by hand",
     "reran": "the rerun",
+    "migrated": "the move to another version",
     "resumed": "the end of the pause",
     "decided": "the decision",
     "replayed": "the replay",
     "released": "the release",
     "resolved": "the resolution",
     "signalled": "a signal",
+    "prioritised": "the priority",
 }
 
 
+def _deadline(facts: Facts) -> Iterator[Cause]:
+    """What ends the run, if nothing does before."""
+    at = facts.deadline_at
+    if at is None:
+        return
+    code, moves, until = Code.RUN_DEADLINE, "Due: the timer sweep says so", at if at > facts.now else None
+    text = f"The run fails unless it has ended by {format_instant(at)}, {in_how_long(facts, at)}."
+    if until is None:
+        code, text = Code.TIMER_OVERDUE, f"The deadline of the run passed {ago(facts, at)}, and it has not ended yet."
+    yield Cause(code, text, run_object(facts), moves, None, until)
+
+
 def _nothing_open(facts: Facts) -> Cause:
+    end = "terminate" if facts.is_undone else "cancel"
     return Cause(
         Code.NOTHING_OPEN,
         f"The run is {facts.status}, but none of its tasks is open: what should move it is missing.",
         run_object(facts), MUST_NOT_BE, facts.changed_at,
-        acts=[DOCTOR, Act(f"headrace cancel {facts.run_id}", f"POST /runs/{facts.run_id}/cancel")],
+        acts=[DOCTOR, Act(f"headrace {end} {facts.run_id}", f"POST /runs/{facts.run_id}/{end}")],
     )  # fmt: skip

@@ -5,7 +5,10 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from headrace.machine import Plan, RunStatus, TaskStatus
+from headrace.machine.place import is_compensation
 
 
 class Failure(NamedTuple):
@@ -29,6 +32,24 @@ class Timer(NamedTuple):
     said_at: datetime | None = None
 
 
+class Ballot(msgspec.Struct, frozen=True):
+    """A vote that did not decide."""
+
+    by: str
+    decision: str
+    role: str | None = None
+    in_place_of: str | None = None
+
+
+class NextStep(msgspec.Struct, frozen=True):
+    """What happens to an open question before anybody answers."""
+
+    kind: str
+    """remind or escalate"""
+    at: datetime
+    to: list[str] | None = None
+
+
 class Question(NamedTuple):
     approval_id: UUID
     status: str
@@ -37,6 +58,12 @@ class Question(NamedTuple):
     expires_at: datetime | None = None
     decided_at: datetime | None = None
     decided_by: str | None = None
+    needed: int = 1
+    votes: Sequence[Ballot] = ()
+    on_expiry: str = "fail"
+    steps_left: int = 0
+    """Of the escalation chain."""
+    next: NextStep | None = None
 
 
 class Parked(NamedTuple):
@@ -53,6 +80,45 @@ class Listening(NamedTuple):
     name: str
     key: str | None
     began_at: datetime
+
+
+class Holder(NamedTuple):
+    """A task, perhaps of another run, that holds a slot."""
+
+    run_id: UUID
+    task: str
+    since: datetime
+
+
+class PoolFacts(NamedTuple):
+    slots: int | None
+    """None: as many as are asked for."""
+    rate: tuple[int, float] | None
+    """So many hand-outs in so many seconds."""
+    held: int
+    waiting: int
+    holders: Sequence[Holder] = ()
+    """Those who have had theirs for longest."""
+
+
+class InLine(NamedTuple):
+    """The row of a task that waits for a slot."""
+
+    position: int
+    """1: it is next."""
+    began_at: datetime
+    granted_at: datetime | None = None
+
+
+class Child(NamedTuple):
+    """The run that this hand-out has asked for."""
+
+    run_id: UUID
+    workflow: str
+    status: str
+    """Of that run; asked or refused, when there is none."""
+    asked_at: datetime
+    ended_at: datetime | None = None
 
 
 class Letter(NamedTuple):
@@ -100,6 +166,14 @@ class TaskFacts(NamedTuple):
     """It may begin, and does when the pause of its run ends."""
     items: Items | None = None
     """Of a map whose list is known."""
+    pool: str | None = None
+    """Whose slot it waits for, or holds."""
+    deadline_at: datetime | None = None
+    """When it has to have ended."""
+    deadline_timer: Timer | None = None
+    rounds: int = 0
+    """Of a repeat: how many have ended."""
+    child: Child | None = None
 
     @property
     def is_untouched(self) -> bool:
@@ -182,7 +256,7 @@ class Facts(NamedTuple):
     engine: Engine
     lease: timedelta
     ended: frozenset[int] = frozenset()
-    """Tasks of the graph in a terminal state."""
+    """Tasks of the graph, and compensations, in a terminal state."""
     tasks: Mapping[int, TaskFacts] = {}
     """Those that were looked at, in order."""
     open_tasks: int = 0
@@ -192,6 +266,19 @@ class Facts(NamedTuple):
     queues: Mapping[str, Queue] = {}
     ahead: Mapping[str, int] = {}
     """Queue -> commands of older runs that wait in it; at least so many."""
+    held: Mapping[int, Pause] = {}
+    """Tasks whose command is kept back, and the pause of their queue; it is about to go when that has no actor."""
     stop: Stop | None = None
+    pools: Mapping[str, PoolFacts] = {}
+    """Those that tasks here wait for and somebody has set."""
+    in_line: Mapping[int, InLine] = {}
+    """Tasks that wait for a slot."""
     pauses: Sequence[Pause] = ()
     """Those that have not ended, oldest first."""
+    deadline_at: datetime | None = None
+    """When it has to have ended."""
+
+    @property
+    def is_undone(self) -> bool:
+        """Whether the run has begun to undo what it did."""
+        return any(map(is_compensation, self.ended)) or any(map(is_compensation, self.tasks))

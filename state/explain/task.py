@@ -7,9 +7,10 @@ from typing import assert_never
 
 from headrace.instant import format_instant
 from headrace.machine import RunStatus, TaskStatus
-from headrace.machine.place import is_item
+from headrace.machine.place import compensation_of, is_compensation, is_item, task_of
 from state.explain.cause import NAMES_MAX, Act, Cause, Code, Object
-from state.explain.facts import Facts, Failure, Items, Question, Queue, Session, TaskFacts
+from state.explain.facts import Facts, Failure, Items, Pause, Question, Queue, Session, TaskFacts
+from state.explain.pool import awaits_slot
 from state.explain.words import (
     DECIDED,
     DOCTOR,
@@ -39,17 +40,26 @@ from state.explain.words import (
 def causes_of_open_task(facts: Facts, index: int) -> list[Cause]:
     """The chain of one open task, without the engine."""
     task = facts.tasks.get(index)
-    if task is not None and task.withheld:
+    if task is None:
+        return _untouched(facts, index)
+    return [*_causes_of_state(facts, task), *causes_of_deadline(facts, task)]
+
+
+def _causes_of_state(facts: Facts, task: TaskFacts) -> list[Cause]:
+    index = task.task
+    if task.withheld:
         return [_withheld(facts, task)]
-    if task is None or task.is_untouched:
+    if task.is_untouched:
         return _untouched(facts, index)
     causes: list[Cause]
     match task.status:
+        case TaskStatus.PENDING if task.rounds and task.attempt == task.retries_from and not task.lookups:
+            causes = _between_rounds(facts, task)
         case TaskStatus.PENDING:
             causes = _backing_off(facts, task)
         case TaskStatus.QUEUED:
             causes = _listed(facts, task) if task.lister is not None else _on_the_way(facts, task)
-            causes += _unknown_body(facts, task)
+            causes += [*_unknown_body(facts, task), *_start_limit(facts, task)]
         case TaskStatus.RUNNING:
             causes = _running(facts, task)
         case TaskStatus.WAITING:
@@ -64,6 +74,8 @@ def causes_of_open_task(facts: Facts, index: int) -> list[Cause]:
 # -- PENDING
 def _untouched(facts: Facts, index: int) -> list[Cause]:
     """It was never handed out: its join is undecided, because something that it needs has not ended."""
+    if is_compensation(index):
+        return _undone_later(facts, index)
     unfinished = [need for need in facts.plan.tasks[index].needs if need not in facts.ended]
     if not unfinished:
         return [_join_missed(facts, index)]
@@ -80,6 +92,30 @@ def _untouched(facts: Facts, index: int) -> list[Cause]:
         holding_up(facts, index, cause),
         *(causes_of_open_task(facts, nearest) if nearest in facts.tasks else _untouched(facts, nearest)),
     ]
+
+
+def _undone_later(facts: Facts, index: int) -> list[Cause]:
+    """Something that needs its task is still to be undone."""
+    first = list[int]()
+    seen = {task_of(index)}
+    for task in (walk := list(seen)):
+        for after in facts.plan.tasks[task].dependants:
+            if after in seen:
+                continue
+            seen.add(after)
+            place = compensation_of(after)
+            (first if place in facts.tasks and place not in facts.ended else walk).append(
+                place if place in facts.tasks and place not in facts.ended else after
+            )
+    if not first:
+        return [_join_missed(facts, index)]
+    names = [name_of(facts, place) for place in first]
+    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+    text = f"Task {name_of(facts, index)} comes after {', '.join(names[:NAMES_MAX])}{more}"
+    text += ": what was done last is undone first."
+    moves = f"{names[0]} ends" if len(names) == 1 else f"all {len(names)} end"
+    cause = Cause(Code.COMPENSATION_LATER, text, task_object(facts, first[0]), moves, facts.changed_at)
+    return [holding_up(facts, index, cause), *causes_of_open_task(facts, first[0])]
 
 
 def _asked_of_needs(facts: Facts, index: int, open_needs: Sequence[str]) -> tuple[str, str, str]:
@@ -127,6 +163,12 @@ def _join_missed(facts: Facts, index: int) -> Cause:
 
 def _withheld(facts: Facts, task: TaskFacts) -> Cause:
     name = name_of(facts, task.task)
+    if is_item(task.task) and not facts.pauses:
+        mapping = facts.plan.tasks[task_of(task.task)]
+        room = 0 if mapping.map is None else mapping.map.max_parallel
+        text = f"Item {name} runs again once map {mapping.name} has room: no more than {room} are under way at once."
+        moves = "an item of the map ends"
+        return holding_up(facts, task.task, Cause(Code.WITHHELD, text, run_object(facts), moves, task.changed_at))
     text = f"Task {name} would have begun {ago(facts, task.changed_at)}, and is withheld until the run goes on."
     moves = "Resumed: then it begins" if facts.pauses or facts.requests else MUST_NOT_BE
     return holding_up(facts, task.task, Cause(Code.WITHHELD, text, run_object(facts), moves, task.changed_at))
@@ -145,6 +187,53 @@ def _backing_off(facts: Facts, task: TaskFacts) -> list[Cause]:
     else:
         cause = _timer_overdue(facts, task, task.due_at, f"The next attempt of task {name} was due", f": {tries}")
     return [cause, *_unknown_body(facts, task)]
+
+
+def _between_rounds(facts: Facts, task: TaskFacts) -> list[Cause]:
+    repeat, name = facts.plan.at(task.task).repeat, name_of(facts, task.task)
+    if task.timer is None or task.due_at is None:
+        return [_timer_missing(facts, task, "its next round")]
+    most = f" of at most {repeat.max}" if repeat is not None else ""
+    rounds = f"round {task.rounds}{most} did not make its `until` true"
+    if task.due_at <= facts.now:
+        return [_timer_overdue(facts, task, task.due_at, f"The next round of task {name} was due", f": {rounds}")]
+    text = f"Task {name} waits until its next round, {in_how_long(facts, task.due_at)}: {rounds}."
+    timer, moves = _timer_object(facts, task), "Due: the timer sweep says so"
+    cause = Cause(Code.BETWEEN_ROUNDS, text, timer, moves, task.changed_at, task.due_at)
+    return [holding_up(facts, task.task, cause)]
+
+
+def _start_limit(facts: Facts, task: TaskFacts) -> list[Cause]:
+    """How long its command may wait for a worker to begin."""
+    if task.due_at is None:
+        return []
+    name = name_of(facts, task.task)
+    if task.timer is None:
+        return [_timer_missing(facts, task, "the end of its time in the queue")]
+    if task.due_at <= facts.now:
+        return [_timer_overdue(facts, task, task.due_at, f"The body of task {name} had to have begun", "")]
+    text = f"Task {name} fails unless its body has begun by {format_instant(task.due_at)}, "
+    text += f"{in_how_long(facts, task.due_at)}."
+    moves = "Started: a worker begins it; or Due: the timer sweep says that it did not"
+    timer = _timer_object(facts, task)
+    cause = Cause(Code.START_DEADLINE, text, timer, moves, task.changed_at, task.due_at)
+    return [holding_up(facts, task.task, cause)]
+
+
+def causes_of_deadline(facts: Facts, task: TaskFacts) -> list[Cause]:
+    """What ends it whatever it does, if nothing has ended it before."""
+    if task.deadline_at is None:
+        return []
+    name, at = name_of(facts, task.task), task.deadline_at
+    if task.deadline_timer is None:
+        return [_timer_missing(facts, task, "its deadline")]
+    if at <= facts.now:
+        by_deadline = task._replace(timer=task.deadline_timer)
+        return [_timer_overdue(facts, by_deadline, at, f"The deadline of task {name} passed", "")]
+    text = f"Task {name} fails unless it has ended by {format_instant(at)}, {in_how_long(facts, at)}."
+    moves = "Due: the timer sweep says so"
+    cause = Cause(Code.DEADLINE, text, _timer_object(facts, task), moves, task.changed_at, at)
+    return [holding_up(facts, task.task, cause)]
 
 
 def _timer_object(facts: Facts, task: TaskFacts) -> Object:
@@ -171,6 +260,8 @@ def _timer_missing(facts: Facts, task: TaskFacts, what: str) -> Cause:
 # -- QUEUED
 def _on_the_way(facts: Facts, task: TaskFacts) -> list[Cause]:
     """Handed out, and no session lists it."""
+    if task.task in facts.held:
+        return [_kept_back(facts, task, facts.held[task.task])]
     engine, name = facts.engine, name_of(facts, task.task)
     causes = []
     is_published = engine.ticked_at is not None and task.changed_at < engine.ticked_at
@@ -190,6 +281,17 @@ def _on_the_way(facts: Facts, task: TaskFacts) -> list[Cause]:
         if is_stale or not taker
         else [*taker, holding_up(facts, task.task, cause)]
     )
+
+
+def _kept_back(facts: Facts, task: TaskFacts, pause: Pause) -> Cause:
+    """Its queue is paused."""
+    queue = facts.plan.at(task.task).queue
+    why = f" by {pause.actor}" + (f": {pause.reason}" if pause.reason else "") if pause.actor else ", and no more"
+    text = f"Queue {queue} is paused{for_how_long(facts, pause.at)}{why}; what is handed out to it is kept back."
+    acts = [Act(f"headrace resume queue {queue}", f"POST /queues/{queue}/resume")] if pause.actor else []
+    moves = "somebody resumes the queue" if pause.actor else "a sweep lets it go"
+    cause = Cause(Code.QUEUE_PAUSED, text, queue_object(queue), moves, pause.at, acts=acts)
+    return holding_up(facts, task.task, cause)
 
 
 def _log_gone_at(facts: Facts, task: TaskFacts) -> datetime | None:
@@ -391,10 +493,14 @@ def _looking_up(facts: Facts, task: TaskFacts) -> list[Cause]:
 
 # -- WAITING
 def _waiting(facts: Facts, task: TaskFacts) -> list[Cause]:
+    if task.pool is not None:
+        return [holding_up(facts, task.task, awaits_slot(facts, task, task.pool))]
     if task.error is not None:
         return [holding_up(facts, task.task, _parked(facts, task, task.error))]
     if facts.plan.at(task.task).signal is not None:
         return _listening(facts, task)
+    if facts.plan.at(task.task).child is not None:
+        return _with_child(facts, task)
     if task.due_at is not None:
         return [_until(facts, task, task.due_at)]
     if task.items is not None:
@@ -409,7 +515,7 @@ def _waiting(facts: Facts, task: TaskFacts) -> list[Cause]:
         who = f" by {question.decided_by}" if question.decided_by else ""
         text = f"Task {name} was {question.status}{who} {ago(facts, question.decided_at)}; the run has not moved yet."
         cause = _decision(facts, task, "decided", text, approval_object(question), question.decided_at)
-    elif question.expires_at is not None and question.expires_at <= facts.now:
+    elif question.expires_at is not None and question.expires_at <= facts.now and not _is_escalated(question):
         text = f"Nobody answered the approval of task {name}; it expired {ago(facts, question.expires_at)}."
         moves = "Decided: the approval sweep decides as `on_expiry` says"
         cause = Cause(Code.APPROVAL_EXPIRED, text, approval_object(question), moves, question.expires_at)
@@ -445,14 +551,54 @@ def _until(facts: Facts, task: TaskFacts, due_at: datetime) -> Cause:
     return _timer_overdue(facts, task, due_at, f"The wait of task {name} was over", "")
 
 
+def _limit(facts: Facts, task: TaskFacts) -> list[Cause]:
+    """What is wrong with the time-out of a wait, where there is one."""
+    if task.due_at is not None and task.timer is None:
+        return [_timer_missing(facts, task, "the time-out of its wait")]
+    if task.due_at is not None and task.due_at <= facts.now:
+        text = f"The time-out of task {name_of(facts, task.task)} was"
+        return [_timer_overdue(facts, task, task.due_at, text, "")]
+    return []
+
+
+def _with_child(facts: Facts, task: TaskFacts) -> list[Cause]:
+    """It waits for a run that it has asked for, and, where it has one, for its time-out."""
+    name, child, due_at = name_of(facts, task.task), task.child, task.due_at
+    if child is None:
+        text = f"Task {name} waits for a run, and has asked for none."
+        this = task_object(facts, task.task)
+        cause = Cause(Code.CHILD_MISSING, text, this, MUST_NOT_BE, task.changed_at, acts=[DOCTOR])
+        return [*_limit(facts, task), holding_up(facts, task.task, cause)]
+    what = f"run {child.run_id} of workflow {child.workflow}"
+    there = Object("run", str(child.run_id), f"/runs/{child.run_id}")
+    until = f", until {format_instant(due_at)}, {in_how_long(facts, due_at)}" if due_at and due_at > facts.now else ""
+    if child.status == "asked":
+        text = f"Task {name} has asked for {what} {ago(facts, child.asked_at)}, and it has not started yet{until}."
+        sweep, moves = Object("sweep", "children", "/health"), "the sweep of children starts it, or refuses to"
+        cause = Cause(Code.CHILD_NOT_STARTED, text, sweep, moves, child.asked_at, due_at)
+    elif child.ended_at is not None or not _waits_for_its_end(facts, task):
+        when = child.ended_at or child.asked_at
+        text = (
+            f"Task {name} waits for {what}, which is {child.status} since {ago(facts, when)}; nobody has said so yet."
+        )
+        moves = "ChildTold: said again by the sweep of requests, applied by the run agent"
+        cause = Cause(Code.CHILD_NOT_TOLD, text, there, moves, when)
+    else:
+        text = f"Task {name} waits for {what}, which is {child.status}, since {ago(facts, child.asked_at)}{until}."
+        acts = [Act(f"headrace explain {child.run_id}", f"GET /runs/{child.run_id}/explain")]
+        cause = Cause(Code.CHILD_OPEN, text, there, "ChildTold: that run ends", child.asked_at, due_at, acts)
+    return [*_limit(facts, task), holding_up(facts, task.task, cause)]
+
+
+def _waits_for_its_end(facts: Facts, task: TaskFacts) -> bool:
+    child = facts.plan.at(task.task).child
+    return child is not None and child.is_awaited
+
+
 def _listening(facts: Facts, task: TaskFacts) -> list[Cause]:
     """It waits for a signal, and, where that has one, for its time-out."""
     name, row, due_at = name_of(facts, task.task), task.listening, task.due_at
-    causes = []
-    if due_at is not None and task.timer is None:
-        causes.append(_timer_missing(facts, task, "the time-out of its wait"))
-    elif due_at is not None and due_at <= facts.now:
-        causes.append(_timer_overdue(facts, task, due_at, f"The time-out of task {name} was", ""))
+    causes = _limit(facts, task)
     if row is None:
         text = f"Task {name} waits for a signal, and is not among those that do."
         this = task_object(facts, task.task)
@@ -472,8 +618,12 @@ def _listening(facts: Facts, task: TaskFacts) -> list[Cause]:
 
 def _asked(facts: Facts, name: str, question: Question) -> Cause:
     who = ", ".join(question.approvers) or "anybody"
-    until = f" and expires {in_how_long(facts, question.expires_at)}" if question.expires_at else ""
-    text = f"Task {name} waits for a decision: it was asked of {who} {ago(facts, question.asked_at)}{until}."
+    text = f"Task {name} waits for a decision: it was asked of {who} {ago(facts, question.asked_at)}"
+    if question.expires_at is not None and _is_escalated(question):
+        text += f", and the next of its escalation is asked {in_how_long(facts, question.expires_at)}"
+    elif question.expires_at is not None:
+        text += f" and expires {in_how_long(facts, question.expires_at)}"
+    text += f".{_said(question)}{_next(facts, question)}"
     acts = [
         Act(f"headrace {verb} {facts.run_id} --task {name}", f"POST /approvals/{question.approval_id}/{verb}")
         for verb in ("approve", "reject")
@@ -482,6 +632,31 @@ def _asked(facts: Facts, name: str, question: Question) -> Cause:
     return Cause(
         Code.APPROVAL_OPEN, text, approval_object(question), moves, question.asked_at, question.expires_at, acts
     )
+
+
+def _is_escalated(question: Question) -> bool:
+    """Its expiry is no end: somebody else is asked then."""
+    return question.on_expiry == "escalate" and question.steps_left > 0
+
+
+def _said(question: Question) -> str:
+    """Who has voted, and who is missing."""
+    if question.needed == 1:
+        return ""
+    voters = [vote.by + (f" in place of {vote.in_place_of}" if vote.in_place_of else "") for vote in question.votes]
+    voted = {name for vote in question.votes for name in (vote.by, vote.in_place_of)}
+    missing = [name for name in question.approvers if name not in voted]
+    text = f" {len(voters)} of {question.needed} have said yes"
+    text += f": {', '.join(voters)}" if voters else ""
+    return f"{text}; it waits for {', '.join(missing)}." if missing else f"{text}."
+
+
+def _next(facts: Facts, question: Question) -> str:
+    step = question.next
+    if step is None:
+        return ""
+    what = "They are reminded" if step.kind == "remind" else f"{', '.join(step.to or [])} is asked, too,"
+    return f" {what} {in_how_long(facts, step.at)}."
 
 
 def _decision(facts: Facts, task: TaskFacts, kind: str, text: str, points_to: Object, at: datetime | None) -> Cause:
@@ -533,6 +708,8 @@ def causes_of_ended_task(facts: Facts, index: int) -> Iterator[Cause]:
     elif status is TaskStatus.CANCELLED:
         how = "terminated" if facts.status is RunStatus.TERMINATED else "cancelled"
         text = f"Task {name} was {how} with its run{by_whom(facts.stop)}."
+        if task is not None and task.error is not None and task.error.code == "RUN_DEADLINE":
+            text = f"Task {name} was cancelled at the deadline of its run."
         if task is not None and is_item(index) and facts.stop is None and task.error is not None:
             text = f"Item {name} was cancelled: {task.error.message}."
         yield holding_up(facts, index, Cause(Code.TASK_CANCELLED, text, this, never, at))
@@ -556,7 +733,13 @@ def _failed(facts: Facts, task: TaskFacts) -> Cause:
         text, moves = f"{text} completed{why}.", "a replay of the dead letters of its items"
         items = f"/runs/{facts.run_id}/tasks/{name_of(facts, task.task)}/items?status=failed"
         acts = [Act(f"headrace show {facts.run_id} --task {name_of(facts, task.task)} --status failed", f"GET {items}")]
-    if task.letter is not None:
+    if task.letter is not None and facts.is_undone and not is_compensation(task.task):
+        letter = task.letter.dead_letter_id
+        points_to = Object("dead_letter", str(letter), f"/dead-letters/{letter}")
+        moves = "nothing: its run is undone, so no replay can take it up again"
+        if task.letter.status == "parked":
+            acts = [Act(f"headrace discard {letter} --reason WHY", f"POST /dead-letters/{letter}/discard")]
+    elif task.letter is not None:
         letter = task.letter.dead_letter_id
         points_to = Object("dead_letter", str(letter), f"/dead-letters/{letter}")
         text = f"{text[:-1]}; its dead letter is {task.letter.status}."

@@ -12,13 +12,14 @@
 --   append-only     attempt, history, trigger_event: nothing dies until the retention removes the oldest part, so by default the first 20 % of a
 --                   table would stay as a hole before it is used again: 5 %. With the default delay, since nothing waits for it. Rows inserted
 --                   need a vacuum only to be frozen, and that is cheapest in few large passes: whenever the table has doubled.
---   short-lived     timer, held_task, outbox: rows live for seconds, so a share of the table says nothing: after so many dead rows, at once.
+--   short-lived     timer, held_task, pool_waiter, pool_slot, outbox: rows live for seconds, so a share of the table says nothing: after so many dead rows, at once.
 --   counters        partition_owner, relay_owner, watermark, sweep_pass, engine_counter: few rows, updated for ever. A page with room for many
 --                   versions of each is cleaned up by the updates themselves.
 -- Statistics are renewed rarely where plans are pinned or go by key: nothing hangs on them.
 
 CREATE TYPE task_status AS ENUM ('pending', 'queued', 'running', 'waiting', 'completed', 'failed', 'skipped', 'cancelled');
-CREATE TYPE run_status AS ENUM ('running', 'waiting', 'completed', 'failed', 'cancelled', 'needs_attention', 'pausing', 'paused', 'terminated');
+CREATE TYPE run_status AS ENUM ('running', 'waiting', 'completed', 'failed', 'cancelled', 'needs_attention', 'pausing', 'paused', 'terminated',
+                               'compensating', 'compensated', 'compensation_failed');
 
 -- Raises when a write did not find what it expected. Statements of one batch travel together and commit at the Sync, so a failed
 -- check must abort the transaction by itself. HR001: fenced or overtaken; forget memory, read Postgres, decide again.
@@ -61,10 +62,12 @@ CREATE TABLE run (
   version_id int NOT NULL,
   status run_status NOT NULL,
   attention boolean NOT NULL DEFAULT false,
-  -- What people said about it as a whole: 1 it is paused, 2 its workflow is, 4 it was terminated.
+  -- What people said about it as a whole: 1 it is paused, 2 its workflow is, 4 it was terminated; or its deadline did: 8.
   control int NOT NULL DEFAULT 0,
   -- Counts the events applied; every one has its row in history or attempt. Guards every write of the run (compare and set).
   row_version int NOT NULL CONSTRAINT run_version_counts CHECK (row_version > 0),
+  -- In the queues of pools: a point is worth a minute of waiting.
+  priority int NOT NULL DEFAULT 0 CONSTRAINT run_priority_in_range CHECK (priority BETWEEN -100 AND 100),
   input json NOT NULL,
   traceparent text,
   trigger_source text NOT NULL DEFAULT 'api',
@@ -74,16 +77,20 @@ CREATE TABLE run (
   -- What came out of it, or why nothing did; null for a workflow that does not say what should.
   output json,
   output_error json,
+  -- Of an open run whose workflow has a deadline: when that is over.
+  deadline_at timestamptz,
   CONSTRAINT run_output_only_if_completed CHECK (status = 'completed' OR (output IS NULL AND output_error IS NULL)),
-  CONSTRAINT run_finished_exactly_when_terminal CHECK ((finished_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled', 'terminated'))),
+  CONSTRAINT run_finished_exactly_when_terminal CHECK ((finished_at IS NOT NULL) = (status IN (
+    'completed', 'failed', 'cancelled', 'terminated', 'compensated', 'compensation_failed'))),
   CONSTRAINT run_attention_is_its_status CHECK (attention = (status = 'needs_attention')),
   CONSTRAINT run_paused_is_its_status CHECK ((control & 3 > 0) = (status IN ('pausing', 'paused')) OR status = 'needs_attention'),
-  CONSTRAINT run_terminated_is_its_status CHECK ((control & 4 > 0) = (status = 'terminated'))
+  CONSTRAINT run_terminated_is_its_status CHECK ((control & 4 > 0) = (status = 'terminated')),
+  CONSTRAINT run_overdue_has_failed CHECK (control & 8 = 0 OR status NOT IN ('running', 'waiting', 'completed', 'cancelled'))
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
 -- Open runs: what the sweeps walk. A run enters at its start and leaves at its end.
-CREATE INDEX run_open ON run (run_id) WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention');
+CREATE INDEX run_open ON run (run_id) WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention');
 -- What went wrong lately, which is rare among millions.
-CREATE INDEX run_ended_badly ON run (run_id) WHERE status IN ('failed', 'cancelled', 'terminated');
+CREATE INDEX run_ended_badly ON run (run_id) WHERE status IN ('failed', 'cancelled', 'terminated', 'compensated', 'compensation_failed');
 -- Lists, newest first: run ids are UUIDv7 and rise with time.
 CREATE INDEX run_of_a_version ON run (version_id, run_id DESC);
 
@@ -99,7 +106,8 @@ CREATE TABLE trigger_key (
 );
 
 -- A task from its first hand-out on; before that it is PENDING, follows from the graph and has no row. `task` is its position in the graph, here
--- and wherever a task is named; an item of a map is a task with the number (task + 1) * 10000 + item, so the graph's own are below 10000.
+-- and wherever a task is named; an item of a map is a task with the number (task + 1) * 10000 + item, so the graph's own are below 10000;
+-- what undoes a task has the number 200000000 + task, and a row from when its run begins to undo what it did.
 CREATE TABLE task (
   run_id uuid NOT NULL,
   task int NOT NULL,
@@ -112,8 +120,8 @@ CREATE TABLE task (
   lookups int NOT NULL DEFAULT 0 CONSTRAINT task_lookups_count CHECK (lookups >= 0),
   -- Hand-outs in a row of which nothing was heard.
   vanished int NOT NULL DEFAULT 0 CONSTRAINT task_vanished_counts CHECK (vanished >= 0),
-  -- From where it goes on when the pause of its run ends; null: nothing is withheld.
-  withheld text CONSTRAINT task_withheld_known CHECK (withheld IN ('turn', 'again', 'body')),
+  -- From where it goes on when the pause of its run ends, or, an item, when its map has room; null: nothing is withheld.
+  withheld text CONSTRAINT task_withheld_known CHECK (withheld IN ('turn', 'again', 'body', 'room')),
   due_at timestamptz,
   changed_at timestamptz NOT NULL DEFAULT now(),
   input json,
@@ -125,6 +133,12 @@ CREATE TABLE task (
   items_begun int,
   items_completed int,
   items_failed int,
+  -- Whose slot it waits for, while waiting, or holds.
+  pool text,
+  -- Of an open task that has a deadline: when that is over, whatever is under way then.
+  deadline_at timestamptz,
+  -- Of a repeat: rounds that have ended. While it goes on, `output` is what came out of the last one, where its input reads that.
+  rounds int NOT NULL DEFAULT 0 CONSTRAINT task_rounds_count CHECK (rounds >= 0),
   CONSTRAINT task_key PRIMARY KEY (run_id, task),
   CONSTRAINT task_items_add_up CHECK (items_begun <= items AND items_completed + items_failed <= items_begun),
   -- An attempt is a hand-out whose body began.
@@ -133,7 +147,8 @@ CREATE TABLE task (
   CONSTRAINT task_holder_only_while_running CHECK (session_id IS NULL OR status = 'running'),
   CONSTRAINT task_looked_up_only_while_open CHECK (lookups = 0 OR status IN ('pending', 'queued', 'running')),
   CONSTRAINT task_withheld_only_while_pending CHECK (withheld IS NULL OR (status = 'pending' AND due_at IS NULL)),
-  CONSTRAINT task_timer_only_while_it_counts CHECK (due_at IS NULL OR status IN ('pending', 'running', 'waiting'))
+  CONSTRAINT task_pool_only_while_open CHECK (pool IS NULL OR status IN ('waiting', 'queued', 'running')),
+  CONSTRAINT task_timer_only_while_it_counts CHECK (due_at IS NULL OR status IN ('pending', 'queued', 'running', 'waiting'))
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
 
 -- One row per attempt that ended. Append-only.
@@ -150,6 +165,8 @@ CREATE TABLE attempt (
   ended_at timestamptz NOT NULL,
   output json,
   error json,
+  -- Of a repeat, from 0.
+  round int,
   CONSTRAINT attempt_key PRIMARY KEY (run_id, task, token),
   CONSTRAINT attempt_output_only_if_completed CHECK (output IS NULL OR outcome = 'completed')
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 1.0, autovacuum_analyze_scale_factor = 0.5);
@@ -180,6 +197,7 @@ CREATE VIEW run_event AS
   SELECT run_id, row_version, at, kind, task, token, actor, detail FROM attempt_event;
 
 -- == what waits ============================================================================================================
+-- A task has one timer at a time, of its present hand-out, and beside it a deadline over all its hand-outs, under token 0. Task -1 is the run.
 CREATE TABLE timer (
   run_id uuid NOT NULL,
   task int NOT NULL,
@@ -188,7 +206,9 @@ CREATE TABLE timer (
   due_at timestamptz NOT NULL,
   -- When a sweep said so last; said again after a while, until the run agent has taken the row away.
   said_at timestamptz,
-  CONSTRAINT timer_key PRIMARY KEY (run_id, task)
+  is_deadline boolean NOT NULL DEFAULT false,
+  CONSTRAINT timer_key PRIMARY KEY (run_id, task, is_deadline),
+  CONSTRAINT timer_deadline_of_no_hand_out CHECK (is_deadline = (token = 0) AND is_deadline = (kind = 'deadline'))
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX timer_due ON timer (due_at);
 
@@ -197,7 +217,8 @@ CREATE TABLE inbox (
   inbox_id uuid CONSTRAINT inbox_key PRIMARY KEY,
   run_id uuid NOT NULL,
   kind text NOT NULL CONSTRAINT inbox_kind_known CHECK (kind IN ('cancelled', 'decided', 'replayed', 'resolved', 'released', 'signalled',
-                                                             'terminated', 'paused', 'resumed', 'supplied', 'reran')),
+                                                             'terminated', 'paused', 'resumed', 'supplied', 'reran',
+                                                             'migrated', 'prioritised', 'child_told')),
   body json NOT NULL,
   actor text NOT NULL DEFAULT '',
   created_at timestamptz NOT NULL DEFAULT now(),
@@ -282,6 +303,99 @@ CREATE TABLE signal_wait (
 );
 CREATE INDEX signal_wait_of_a_key ON signal_wait (namespace, name, key, began_at) WHERE key IS NOT NULL;
 
+-- == pools ==========================================================================================================
+-- A named limit on how many tasks run at once, and on how many begin in some time.
+CREATE TABLE pool (
+  namespace text NOT NULL DEFAULT 'default',
+  name text NOT NULL,
+  -- Slots; null: as many as are asked for.
+  slots_max int CONSTRAINT pool_slots_count CHECK (slots_max >= 0),
+  -- So many hand-outs in so many seconds; null: it makes no difference how many.
+  rate_count int,
+  rate_seconds double precision,
+  -- Hand-outs that the rate allowed at that instant, `rate_count` at most: more of them come as time passes.
+  allowance double precision NOT NULL DEFAULT 0,
+  allowed_at timestamptz NOT NULL DEFAULT now(),
+  created_at timestamptz NOT NULL DEFAULT now(),
+  updated_at timestamptz NOT NULL DEFAULT now(),
+  updated_by text NOT NULL DEFAULT '',
+  CONSTRAINT pool_key PRIMARY KEY (namespace, name),
+  CONSTRAINT pool_limits_something CHECK (slots_max IS NOT NULL OR rate_count IS NOT NULL),
+  CONSTRAINT pool_rate_is_whole CHECK ((rate_count IS NULL) = (rate_seconds IS NULL) AND rate_count > 0 AND rate_seconds > 0)
+) WITH (fillfactor = 50);
+
+-- A task that waits for a slot, until the run agent has taken note that it has one. The task is WAITING under this token.
+CREATE TABLE pool_waiter (
+  run_id uuid NOT NULL,
+  task int NOT NULL,
+  token int NOT NULL,
+  namespace text NOT NULL DEFAULT 'default',
+  pool text NOT NULL,
+  began_at timestamptz NOT NULL DEFAULT now(),
+  -- Its place in the queue: when it began, and a minute earlier for each point of its run's priority. So it does not change as time passes,
+  -- and whoever waits long enough is next.
+  ranked_at timestamptz NOT NULL,
+  -- It has its slot since then; said, and said again until this row is gone.
+  granted_at timestamptz,
+  said_at timestamptz,
+  CONSTRAINT pool_waiter_key PRIMARY KEY (run_id, task),
+  CONSTRAINT pool_waiter_told_once_granted CHECK ((granted_at IS NULL) = (said_at IS NULL))
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX pool_waiter_next ON pool_waiter (namespace, pool, ranked_at, run_id, task) WHERE granted_at IS NULL;
+CREATE INDEX pool_waiter_told ON pool_waiter (said_at) WHERE granted_at IS NOT NULL;
+
+-- A slot with its holder: this hand-out of this task, from when it is granted until it ends. Only whoever has locked the pool adds one.
+CREATE TABLE pool_slot (
+  run_id uuid NOT NULL,
+  task int NOT NULL,
+  token int NOT NULL,
+  namespace text NOT NULL DEFAULT 'default',
+  pool text NOT NULL,
+  granted_at timestamptz NOT NULL DEFAULT now(),
+  CONSTRAINT pool_slot_key PRIMARY KEY (run_id, task)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX pool_slot_of_a_pool ON pool_slot (namespace, pool, granted_at);
+
+-- == children ==========================================================================================================
+-- A run that a task of another run asks for: its child. The row is all that the two know of each other, and neither writes to the other: the parent
+-- asks and cancels here, in its own transaction; a sweep starts the run or refuses to; and the transaction that ends the child says so here, and in
+-- the inbox of the parent. The run's id is given with the request, so that however often its start is tried, it is one run.
+CREATE TABLE child_run (
+  parent_run_id uuid NOT NULL,
+  task int NOT NULL,
+  token int NOT NULL,
+  run_id uuid NOT NULL,
+  namespace text NOT NULL DEFAULT 'default',
+  workflow text NOT NULL,
+  -- Null: the latest when it starts.
+  version int,
+  -- Until it has started; then it is the run's.
+  input json,
+  traceparent text,
+  -- Whether the task ends with it. The end of one that nobody waits for is not noted here: it stays 'started'.
+  is_awaited boolean NOT NULL,
+  -- How many runs stand above it, each started by the one before.
+  depth int NOT NULL CONSTRAINT child_run_depth_counts CHECK (depth > 0),
+  status text NOT NULL DEFAULT 'asked'
+    CONSTRAINT child_run_status_known CHECK (status IN (
+      'asked', 'started', 'refused', 'completed', 'failed', 'cancelled', 'terminated', 'compensated', 'compensation_failed')),
+  asked_at timestamptz NOT NULL DEFAULT now(),
+  tried_at timestamptz,
+  started_at timestamptz,
+  -- When its parent stopped waiting for it, and asked it to end.
+  cancel_asked_at timestamptz,
+  ended_at timestamptz,
+  -- Why it was refused.
+  error json,
+  CONSTRAINT child_run_key PRIMARY KEY (parent_run_id, task, token),
+  CONSTRAINT child_run_of_one_request UNIQUE (run_id),
+  CONSTRAINT child_run_is_another CHECK (run_id <> parent_run_id),
+  CONSTRAINT child_run_input_until_it_starts CHECK (status <> 'asked' OR input IS NOT NULL),
+  CONSTRAINT child_run_ended_exactly_when_over CHECK ((ended_at IS NULL) = (status IN ('asked', 'started'))),
+  CONSTRAINT child_run_refused_for_a_reason CHECK ((error IS NOT NULL) = (status = 'refused'))
+);
+CREATE INDEX child_run_asked ON child_run (asked_at) WHERE status = 'asked';
+
 CREATE TABLE approval (
   approval_id uuid CONSTRAINT approval_key PRIMARY KEY,
   namespace text NOT NULL DEFAULT 'default',
@@ -289,6 +403,7 @@ CREATE TABLE approval (
   task int NOT NULL,
   token int NOT NULL,
   title text NOT NULL,
+  -- Names, and roles as `role:finance`; an escalation adds to them. None: whoever may approve at all.
   approvers json NOT NULL,
   on_expiry text NOT NULL,
   status text NOT NULL DEFAULT 'waiting'
@@ -298,11 +413,111 @@ CREATE TABLE approval (
   decided_at timestamptz,
   decided_by text,
   comment text,
+  -- What people are shown besides the title, as it was rendered, and the JSON Schema of the answer. `digest`: sha256 of the three, in hex.
+  context json,
+  form json,
+  digest text NOT NULL DEFAULT '',
+  needed int NOT NULL DEFAULT 1 CONSTRAINT approval_needed_positive CHECK (needed > 0),
+  no_self_approval boolean NOT NULL DEFAULT false,
+  expires_seconds int,
+  -- What the last vote filled in.
+  answer json,
   CONSTRAINT approval_of_one_hand_out UNIQUE (run_id, task, token),
   CONSTRAINT approval_decided_exactly_once CHECK ((decided_at IS NULL) = (status = 'waiting'))
 );
 CREATE INDEX approval_waiting ON approval (namespace, asked_at) WHERE status = 'waiting';
 CREATE INDEX approval_expiring ON approval (expires_at) WHERE status = 'waiting' AND expires_at IS NOT NULL;
+
+-- Who said what. Written under the lock of the question, which is decided by the vote that completes it. A person has one vote, and so
+-- has everybody who is stood in for.
+CREATE TABLE approval_vote (
+  approval_id uuid NOT NULL,
+  actor text NOT NULL,
+  -- Whose vote it is: the actor's own, or that of the person in whose place it was given.
+  voter text NOT NULL,
+  role text,
+  in_place_of text,
+  decision text NOT NULL CONSTRAINT approval_vote_decision_known CHECK (decision IN ('approve', 'reject')),
+  comment text,
+  form json,
+  -- Of what was shown.
+  digest text NOT NULL,
+  source text NOT NULL CONSTRAINT approval_vote_source_known CHECK (source IN ('api', 'cli', 'console', 'link')),
+  address text NOT NULL DEFAULT '',
+  at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  CONSTRAINT approval_vote_key PRIMARY KEY (approval_id, actor),
+  CONSTRAINT approval_vote_counts_once UNIQUE (approval_id, voter)
+);
+
+-- The votes of a question as they travel with its outcome: a list in their order.
+CREATE FUNCTION votes_of(question uuid) RETURNS json LANGUAGE sql STABLE AS $$
+  SELECT coalesce(json_agg(json_build_object('by', actor, 'role', role, 'in_place_of', in_place_of, 'decision', decision, 'comment', comment,
+                                             'at', to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) ORDER BY at, actor), '[]')
+  FROM approval_vote WHERE approval_id = question
+$$;
+
+-- When to remind, and whom to ask besides, of a question that is open. Each fires once; a step of the chain without `due_at` when the
+-- question expires.
+CREATE TABLE approval_timer (
+  approval_id uuid NOT NULL,
+  kind text NOT NULL CONSTRAINT approval_timer_kind_known CHECK (kind IN ('remind', 'escalate')),
+  position int NOT NULL,
+  targets json,
+  due_at timestamptz,
+  fired_at timestamptz,
+  CONSTRAINT approval_timer_key PRIMARY KEY (approval_id, kind, position),
+  CONSTRAINT approval_timer_asks_somebody CHECK ((kind = 'escalate') = (targets IS NOT NULL)),
+  CONSTRAINT approval_timer_reminds_on_time CHECK (kind = 'escalate' OR due_at IS NOT NULL)
+);
+CREATE INDEX approval_timer_due ON approval_timer (due_at) WHERE fired_at IS NULL AND due_at IS NOT NULL;
+
+-- What else happened to a question. Nothing is ever changed here.
+CREATE TABLE approval_history (
+  approval_id uuid NOT NULL,
+  entry bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT approval_history_key PRIMARY KEY,
+  at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  kind text NOT NULL CONSTRAINT approval_history_kind_known CHECK (kind IN ('commented', 'reminded', 'escalated', 'linked')),
+  actor text NOT NULL DEFAULT '',
+  detail json
+);
+CREATE INDEX approval_history_of_one ON approval_history (approval_id, entry);
+
+-- Somebody may decide in place of an approver, for a while.
+CREATE TABLE delegation (
+  delegation_id uuid CONSTRAINT delegation_key PRIMARY KEY,
+  namespace text NOT NULL DEFAULT 'default',
+  from_name text NOT NULL,
+  to_name text NOT NULL,
+  starts_at timestamptz NOT NULL,
+  ends_at timestamptz NOT NULL,
+  reason text NOT NULL DEFAULT '',
+  made_by text NOT NULL DEFAULT '',
+  made_at timestamptz NOT NULL DEFAULT now(),
+  ended_by text,
+  CONSTRAINT delegation_of_some_length CHECK (ends_at > starts_at OR ended_by IS NOT NULL),
+  CONSTRAINT delegation_to_another CHECK (from_name <> to_name)
+);
+CREATE INDEX delegation_to ON delegation (namespace, to_name, ends_at);
+
+-- A signed address at which one person decides one question, once.
+CREATE TABLE approval_link (
+  link_id uuid CONSTRAINT approval_link_key PRIMARY KEY,
+  approval_id uuid NOT NULL,
+  namespace text NOT NULL DEFAULT 'default',
+  name text NOT NULL,
+  role text,
+  made_by text NOT NULL DEFAULT '',
+  made_at timestamptz NOT NULL DEFAULT now(),
+  expires_at timestamptz NOT NULL,
+  used_at timestamptz
+);
+CREATE INDEX approval_link_of_one ON approval_link (approval_id);
+
+-- Keys that the engine makes for itself, once.
+CREATE TABLE engine_key (
+  name text CONSTRAINT engine_key_key PRIMARY KEY,
+  key bytea NOT NULL
+);
 
 -- A task whose attempt may have had its effect, and that waits for a person to say so. The task is WAITING, and its error says why.
 CREATE TABLE parked_task (
@@ -367,12 +582,16 @@ CREATE INDEX dead_letter_after_a_replay ON dead_letter (replay_of) WHERE replay_
 CREATE INDEX dead_letter_replayed_record ON dead_letter (topic, replay_digest) WHERE replay_digest IS NOT NULL;
 CREATE INDEX dead_letter_replay_unread ON dead_letter (closed_at) WHERE replay_digest IS NOT NULL AND replay_end IS NULL;
 
--- Many letters replayed at a rate. What it will replay is frozen when it is asked for; a sweep carries it out.
-CREATE TABLE bulk_replay (
-  replay_id uuid CONSTRAINT bulk_replay_key PRIMARY KEY,
+-- One act on many: on dead letters (replay) or on runs (all others), at a rate. What it acts on is frozen when it is asked for; a sweep carries
+-- it out.
+CREATE TABLE bulk (
+  bulk_id uuid CONSTRAINT bulk_key PRIMARY KEY,
   namespace text NOT NULL DEFAULT 'default',
+  act text NOT NULL CONSTRAINT bulk_act_known
+    CHECK (act IN ('replay', 'cancel', 'terminate', 'pause', 'resume', 'release', 'rerun', 'migrate')),
   filter json NOT NULL,
-  rate double precision NOT NULL CONSTRAINT bulk_replay_rate_is_positive CHECK (rate > 0),
+  reason text NOT NULL DEFAULT '',
+  rate double precision NOT NULL CONSTRAINT bulk_rate_is_positive CHECK (rate > 0),
   selected int NOT NULL,
   created_at timestamptz NOT NULL DEFAULT now(),
   created_by text NOT NULL,
@@ -380,24 +599,70 @@ CREATE TABLE bulk_replay (
   next_at timestamptz NOT NULL DEFAULT now(),
   finished_at timestamptz,
   stopped_by text,
-  CONSTRAINT bulk_replay_stopped_is_finished CHECK (stopped_by IS NULL OR finished_at IS NOT NULL)
+  CONSTRAINT bulk_stopped_is_finished CHECK (stopped_by IS NULL OR finished_at IS NOT NULL)
 );
-CREATE INDEX bulk_replay_open ON bulk_replay (next_at) WHERE finished_at IS NULL;
-CREATE INDEX bulk_replay_newest ON bulk_replay (namespace, created_at DESC, replay_id DESC);
+CREATE INDEX bulk_open ON bulk (next_at) WHERE finished_at IS NULL;
+CREATE INDEX bulk_newest ON bulk (namespace, created_at DESC, bulk_id DESC);
 
-CREATE TABLE bulk_replay_letter (
-  replay_id uuid NOT NULL,
+CREATE TABLE bulk_item (
+  bulk_id uuid NOT NULL,
   position int NOT NULL,
-  dead_letter_id uuid NOT NULL,
-  outcome text CONSTRAINT bulk_replay_letter_outcome_known CHECK (outcome IN ('replayed', 'refused', 'stopped')),
+  act text NOT NULL,
+  -- A dead letter or a run.
+  item_id uuid NOT NULL,
+  -- done: it was asked for; refused: it could not be, as it stood at its turn; gone: it was not there any more; stopped: before its turn.
+  outcome text CONSTRAINT bulk_item_outcome_known CHECK (outcome IN ('done', 'refused', 'gone', 'stopped')),
   reason text,
+  -- What was asked of a run, and of which row_version: what became of it later is told from there.
+  inbox_id uuid,
+  row_version int,
   done_at timestamptz,
-  CONSTRAINT bulk_replay_letter_key PRIMARY KEY (replay_id, position),
-  CONSTRAINT bulk_replay_letter_done_exactly_once CHECK ((done_at IS NULL) = (outcome IS NULL))
+  CONSTRAINT bulk_item_key PRIMARY KEY (bulk_id, position),
+  CONSTRAINT bulk_item_done_exactly_once CHECK ((done_at IS NULL) = (outcome IS NULL)),
+  CONSTRAINT bulk_item_asked_only_if_done CHECK (inbox_id IS NULL OR outcome = 'done')
 );
-CREATE INDEX bulk_replay_letter_left ON bulk_replay_letter (replay_id, position) WHERE outcome IS NULL;
--- Of two operators who ask at once, one gets the letter.
-CREATE UNIQUE INDEX bulk_replay_letter_waits_in_one ON bulk_replay_letter (dead_letter_id) WHERE outcome IS NULL;
+CREATE INDEX bulk_item_left ON bulk_item (bulk_id, position) WHERE outcome IS NULL;
+-- Of two operators who ask the same of one at once, one gets it.
+CREATE UNIQUE INDEX bulk_item_waits_in_one ON bulk_item (act, item_id) WHERE outcome IS NULL;
+
+-- Workflows that people have paused, with all runs of them, those of the future, too. A sweep brings each run into line. The row stays for a while
+-- after the resume: a run that was started meanwhile may only then be seen.
+CREATE TABLE workflow_pause (
+  namespace text NOT NULL DEFAULT 'default',
+  workflow text NOT NULL,
+  reason text NOT NULL DEFAULT '',
+  paused_at timestamptz NOT NULL DEFAULT now(),
+  paused_by text NOT NULL,
+  resumed_at timestamptz,
+  resumed_by text,
+  resume_reason text NOT NULL DEFAULT '',
+  CONSTRAINT workflow_pause_key PRIMARY KEY (namespace, workflow),
+  CONSTRAINT workflow_pause_resumed_by_somebody CHECK ((resumed_at IS NULL) = (resumed_by IS NULL))
+);
+
+-- Queues that people have paused: hand-outs to them are decided as ever, and their commands are kept back here.
+CREATE TABLE queue_pause (
+  queue text CONSTRAINT queue_pause_key PRIMARY KEY,
+  reason text NOT NULL DEFAULT '',
+  paused_at timestamptz NOT NULL DEFAULT now(),
+  paused_by text NOT NULL
+);
+
+-- Commands that were kept back, the last one of each task. What is released stays until its task has moved on: nobody calls it lost before.
+CREATE TABLE held_command (
+  run_id uuid NOT NULL,
+  task int NOT NULL,
+  token int NOT NULL,
+  queue text NOT NULL,
+  partition int NOT NULL,
+  value json NOT NULL,
+  traceparent text,
+  held_at timestamptz NOT NULL DEFAULT now(),
+  released_at timestamptz,
+  CONSTRAINT held_command_key PRIMARY KEY (run_id, task)
+);
+CREATE INDEX held_command_of_a_queue ON held_command (queue, held_at) WHERE released_at IS NULL;
+CREATE INDEX held_command_released ON held_command (released_at) WHERE released_at IS NOT NULL;
 
 -- == who works =============================================================================================================
 CREATE TABLE worker_session (
@@ -430,6 +695,26 @@ CREATE TABLE held_task (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX held_task_of_a_session ON held_task (session_id);
 
+-- == what bodies log ======================================================================================================
+-- The newest HEADRACE_LOG_LINES_MAX lines of all runs; a line that comes twice is told by its number within its hand-out.
+CREATE TABLE log_line (
+  line_id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT log_line_key PRIMARY KEY,
+  run_id uuid NOT NULL,
+  task int NOT NULL,
+  token int NOT NULL,
+  seq int NOT NULL,
+  attempt int NOT NULL,
+  -- By the clock of its worker.
+  at timestamptz NOT NULL,
+  level smallint NOT NULL,
+  worker text NOT NULL,
+  logger text NOT NULL,
+  message text NOT NULL,
+  fields json,
+  CONSTRAINT log_line_once UNIQUE (run_id, task, token, seq)
+);
+CREATE INDEX log_line_of_a_run ON log_line (run_id, line_id);
+
 -- == the streams ===========================================================================================================
 -- Who may write for a partition (epoch), what has been applied (next_offset), and in which log (topic_id).
 CREATE TABLE partition_owner (
@@ -460,11 +745,30 @@ CREATE VIEW replay_outcome AS
   LEFT JOIN partition_owner o ON o.topic = d.topic AND o.partition = d.partition
   LEFT JOIN LATERAL (
     SELECT s.dead_letter_id FROM dead_letter s WHERE s.replay_of = d.dead_letter_id ORDER BY s.created_at LIMIT 1) n ON true
-  -- A cancel that reached the run before the replay did: the task stays as it is, failed.
+  -- A cancel that reached the run before the replay did, or the end of it, behind which it is undone: the task stays as it is, failed.
   LEFT JOIN LATERAL (
     SELECT true AS overtook FROM task x
-    WHERE x.run_id = d.run_id AND x.status = 'cancelled' AND x.task < 10000 AND t.token = d.token LIMIT 1) c ON true
+    WHERE x.run_id = d.run_id AND (x.status = 'cancelled' AND x.task < 10000 OR x.task >= 200000000) AND t.token = d.token
+      AND d.task < 200000000 LIMIT 1) c ON true
   WHERE d.status = 'replayed';
+
+-- What became of what a bulk asked for: 'pending' until that is applied; then how the run stands, or 'overtaken' when it had moved on before it
+-- came, so that it changed nothing; 'gone' when the retention has removed it since. Of a letter, what became of its replay.
+CREATE VIEW bulk_item_later AS
+  SELECT i.bulk_id, i.position, i.act, i.item_id, i.outcome, i.reason, i.done_at,
+         CASE WHEN i.outcome IS DISTINCT FROM 'done' THEN NULL
+              WHEN i.act = 'replay' THEN coalesce(o.outcome, 'gone')
+              WHEN r.run_id IS NULL THEN 'gone'
+              WHEN EXISTS (SELECT FROM inbox q WHERE q.inbox_id = i.inbox_id AND q.applied_at IS NULL) THEN 'pending'
+              WHEN NOT EXISTS (
+                SELECT FROM history h WHERE h.run_id = i.item_id AND h.row_version > i.row_version AND h.kind = k.kind) THEN 'overtaken'
+              WHEN i.act = 'rerun' AND r.status = 'failed' THEN 'failed_again'
+              ELSE r.status::text END AS later
+  FROM bulk_item i
+  LEFT JOIN (VALUES ('cancel', 'cancelled'), ('terminate', 'terminated'), ('pause', 'paused'), ('resume', 'resumed'), ('release', 'released'),
+                    ('rerun', 'reran'), ('migrate', 'migrated')) AS k (act, kind) ON k.act = i.act
+  LEFT JOIN run r ON i.act <> 'replay' AND r.run_id = i.item_id
+  LEFT JOIN replay_outcome o ON i.act = 'replay' AND o.dead_letter_id = i.item_id;
 
 -- The histories that this database has gone through, the last one at the end: a promoted standby begins another, as does a restore. What the
 -- one before had committed last may be missing here, so no token that it may have given is given again.
@@ -520,13 +824,17 @@ CREATE TABLE subscription (
   namespace text NOT NULL DEFAULT 'default',
   name text NOT NULL,
   topic text NOT NULL,
-  workflow text NOT NULL,
+  -- What its records start; null: they say a signal, {name, key, run, keep}.
+  workflow text,
+  signal json,
   filter text,
+  -- Template of the run's input, or of the signal's data.
   input json,
   enabled boolean NOT NULL DEFAULT true,
   created_at timestamptz NOT NULL DEFAULT now(),
   -- Since when its records are not read because too many runs are under way.
   waits_since timestamptz,
+  CONSTRAINT subscription_starts_or_signals CHECK ((workflow IS NULL) <> (signal IS NULL)),
   CONSTRAINT subscription_name_is_unique UNIQUE (namespace, name)
 );
 
@@ -536,10 +844,13 @@ CREATE TABLE trigger_event (
   topic text NOT NULL,
   partition int NOT NULL,
   "offset" bigint NOT NULL,
-  fate text NOT NULL CONSTRAINT trigger_event_fate_known CHECK (fate IN ('started', 'duplicate', 'filtered', 'failed')),
+  fate text NOT NULL CONSTRAINT trigger_event_fate_known CHECK (fate IN ('started', 'signalled', 'duplicate', 'filtered', 'failed')),
+  -- The run that it started, or to which it said a signal.
   run_id uuid,
   reason text,
   at timestamptz NOT NULL DEFAULT now(),
+  -- The signal that it said; with run_id one of `signal`, otherwise one that was posted.
+  signal_id uuid,
   CONSTRAINT trigger_event_key PRIMARY KEY (subscription_id, topic, partition, "offset", at)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 1.0);
 -- For the retention: rows lie in the order of time, so a few bytes for each hundred pages find the old ones.
@@ -584,3 +895,60 @@ CREATE TABLE request_key (
   CONSTRAINT request_key_key PRIMARY KEY (namespace, route, key)
 );
 CREATE INDEX request_key_age ON request_key (created_at);
+
+-- Who may call the API. Of a secret only its hash is here: it has 256 random bits, so no slow hash is needed.
+CREATE TABLE api_token (
+  token_id uuid CONSTRAINT api_token_key PRIMARY KEY DEFAULT gen_random_uuid(),
+  namespace text NOT NULL DEFAULT 'default',
+  name text NOT NULL,
+  secret_hash bytea NOT NULL CONSTRAINT api_token_secret_is_unique UNIQUE
+    CONSTRAINT api_token_secret_is_hashed CHECK (octet_length(secret_hash) = 32),
+  scopes text[] NOT NULL CONSTRAINT api_token_scopes_known
+    CHECK (cardinality(scopes) > 0 AND scopes <@ ARRAY['read', 'operate', 'approve', 'admin']),
+  roles text[] NOT NULL DEFAULT '{}',
+  created_at timestamptz NOT NULL DEFAULT now(),
+  created_by text NOT NULL,
+  expires_at timestamptz NOT NULL CONSTRAINT api_token_expires CHECK (expires_at > created_at),
+  revoked_at timestamptz,
+  revoked_by text,
+  -- Written at most once a minute.
+  last_used_at timestamptz,
+  CONSTRAINT api_token_revoked_by_somebody CHECK ((revoked_at IS NULL) = (revoked_by IS NULL))
+);
+CREATE UNIQUE INDEX api_token_name_is_taken ON api_token (namespace, name) WHERE revoked_at IS NULL;
+
+-- Makes one browser session, once.
+CREATE TABLE login_code (
+  code_hash bytea CONSTRAINT login_code_key PRIMARY KEY CONSTRAINT login_code_is_hashed CHECK (octet_length(code_hash) = 32),
+  namespace text NOT NULL DEFAULT 'default',
+  -- Whose session it makes; null: that of the local token of `headrace dev`.
+  token_id uuid REFERENCES api_token ON DELETE CASCADE,
+  expires_at timestamptz NOT NULL
+);
+
+-- A browser that is logged in, for as long as the token behind it is good.
+CREATE TABLE api_session (
+  session_hash bytea CONSTRAINT api_session_key PRIMARY KEY CONSTRAINT api_session_is_hashed CHECK (octet_length(session_hash) = 32),
+  namespace text NOT NULL DEFAULT 'default',
+  token_id uuid REFERENCES api_token ON DELETE CASCADE,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  expires_at timestamptz NOT NULL
+);
+CREATE INDEX api_session_age ON api_session (expires_at);
+
+-- What people and programs did through the API, written in the transaction of the act; rows are only ever added. Starts and signals are not here:
+-- their own rows say who, when and from where.
+CREATE TABLE audit (
+  audit_id uuid CONSTRAINT audit_key PRIMARY KEY,
+  namespace text NOT NULL DEFAULT 'default',
+  at timestamptz NOT NULL DEFAULT now(),
+  actor text NOT NULL,
+  -- Null: the local token of `headrace dev`, or somebody at the database.
+  token_id uuid,
+  act text NOT NULL,
+  target text NOT NULL,
+  reason text NOT NULL DEFAULT '',
+  address text NOT NULL DEFAULT '',
+  request_id text NOT NULL DEFAULT ''
+);
+CREATE INDEX audit_newest ON audit (namespace, at DESC, audit_id DESC);

@@ -1,9 +1,11 @@
 """Approvals."""
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
+from headrace.approval import ROLE
+from headrace.standing import Person
 from state.queries.rows import AT_MAX, ID_MAX, Connection, fetch, fetch_one
 from state.sql import load
 
@@ -26,6 +28,56 @@ class ApprovalRow(NamedTuple):
     decided_at: datetime | None
     decided_by: str | None
     comment: str | None
+    context: str | None
+    """JSON that people are shown."""
+    form: str | None
+    """JSON Schema of the answer."""
+    digest: str
+    """SHA-256 of title, context and form."""
+    needed: int
+    no_self_approval: bool
+    on_expiry: str
+    answer: str | None
+    """JSON that the last vote filled in."""
+    votes: str
+    """JSON list."""
+
+
+class VoteRow(NamedTuple):
+    actor: str
+    voter: str
+    role: str | None
+    in_place_of: str | None
+    decision: str
+    comment: str | None
+    form: str | None
+    digest: str
+    source: str
+    address: str
+    at: datetime
+
+
+class ApprovalTimerRow(NamedTuple):
+    kind: str
+    """remind or escalate"""
+    position: int
+    targets: str | None
+    """JSON list of who is asked besides."""
+    due_at: datetime | None
+    """None: when the question expires."""
+    fired_at: datetime | None
+
+
+class ApprovalHistoryRow(NamedTuple):
+    at: datetime
+    kind: str
+    """commented, reminded, escalated or linked"""
+    actor: str
+    detail: str | None
+
+
+HISTORY_MAX: Final = 500
+"""Comments and the like that one answer shows."""
 
 
 async def get_approval(connection: Connection, namespace: str, approval_id: UUID) -> ApprovalRow | None:
@@ -41,8 +93,23 @@ async def list_approvals(
     limit: int,
     before: tuple[datetime, UUID] = (AT_MAX, ID_MAX),
     status: str | None = "waiting",
+    person: Person | None = None,
 ) -> list[ApprovalRow]:
-    """Newest first. status: None for all. before: (asked_at, approval_id) of the last one seen."""
+    """Newest first. status: None for all. before: (asked_at, approval_id) of the last one seen. person: only those that
+    wait for them.
+    """
+    if person is not None:
+        return await fetch(
+            connection,
+            ApprovalRow,
+            _SQL.text("list_approvals_for"),
+            namespace=namespace,
+            actor=person.name,
+            names=[person.name, *(ROLE + role for role in sorted(person.roles))],
+            before=before[0],
+            before_id=before[1],
+            limit=limit,
+        )
     name = "list_waiting_approvals" if status == "waiting" else "list_approvals"
     return await fetch(
         connection,
@@ -53,6 +120,23 @@ async def list_approvals(
         before=before[0],
         before_id=before[1],
         limit=limit,
+    )
+
+
+async def list_votes(connection: Connection, approval_id: UUID) -> list[VoteRow]:
+    """In their order."""
+    return await fetch(connection, VoteRow, _SQL.text("list_votes"), approval_id=approval_id)
+
+
+async def list_approval_timers(connection: Connection, approval_id: UUID) -> list[ApprovalTimerRow]:
+    """Reminders first, each kind in its order."""
+    return await fetch(connection, ApprovalTimerRow, _SQL.text("list_approval_timers"), approval_id=approval_id)
+
+
+async def list_approval_history(connection: Connection, approval_id: UUID) -> list[ApprovalHistoryRow]:
+    """The newest of it, in its order."""
+    return await fetch(
+        connection, ApprovalHistoryRow, _SQL.text("list_approval_history"), approval_id=approval_id, limit=HISTORY_MAX
     )
 
 

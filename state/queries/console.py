@@ -102,6 +102,7 @@ class FateRow(NamedTuple):
     run_id: UUID | None
     reason: str | None
     at: datetime
+    signal_id: UUID | None
 
 
 async def read_clock(connection: Connection) -> datetime:

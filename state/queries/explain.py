@@ -11,17 +11,23 @@ from confluent_kafka import murmur2
 
 from headrace.errors import NotFoundError
 from headrace.machine import Plan, RunStatus, TaskStatus
-from headrace.machine.place import is_item
+from headrace.machine.place import ITEMS_MAX, compensation_of, is_compensation, task_of
 from headrace.machine.status import WORKFLOW_PAUSED
 from state.explain import (
+    Ballot,
+    Child,
     Engine,
     Facts,
     Failure,
+    Holder,
+    InLine,
     Items,
     Letter,
     Listening,
+    NextStep,
     Parked,
     Pause,
+    PoolFacts,
     Question,
     Queue,
     Relay,
@@ -63,12 +69,13 @@ async def read_facts(
     if task is not None and index is None:
         raise NotFoundError(f"workflow {plan.name} has no task {task}", run_id=str(run_id), task=task)
     ended = frozenset(run.ended)
-    asked = list(range(len(plan.tasks))) if index is None else _what_it_waits_for(plan, index, ended)
-    maps = [place for place in asked if not is_item(place) and plan.tasks[place].map is not None and place not in ended]
+    asked = _all_of(plan) if index is None else _what_it_waits_for(plan, index, ended)
+    maps = [place for place in asked if place < ITEMS_MAX and plan.tasks[place].map is not None and place not in ended]
     rows = await _fetch(
         connection, "read_tasks", run_id=run_id, tasks=asked, maps=maps, by_status=index is None, limit=TASKS_MAX
     )
     tasks = {row[0]: _task(row) for row in rows}
+    in_line, pools = await _read_pools(connection, settings, plans, run_id, tasks)
     facts = Facts(
         now=run.now,
         run_id=run_id,
@@ -83,8 +90,12 @@ async def read_facts(
         requests=await fetch(connection, Request, _SQL.text("list_requests"), run_id=run_id, limit=REQUESTS_MAX),
         queues={row[0]: Queue(*row[1:]) for row in await _fetch(connection, "count_workers")},
         ahead=await _count_ahead(connection, plans, run_id, tasks),
+        in_line=in_line,
+        pools=pools,
+        held={row[0]: Pause(*row[1:]) for row in await _fetch(connection, "list_held", run_id=run_id)},
         stop=_stop(run),
         pauses=_pauses(run),
+        deadline_at=run.deadline_at,
     )
     return facts, index
 
@@ -94,6 +105,7 @@ class _Run(NamedTuple):
     status: str
     changed_at: datetime
     now: datetime
+    deadline_at: datetime | None
     ended: list[int]
     stop: str | None
     letter: UUID | None
@@ -137,10 +149,23 @@ def _pauses(run: _Run) -> list[Pause]:
     return [Pause(row.at, row.actor, row.detail.reason, row.detail.scope == WORKFLOW_PAUSED) for row in rows]
 
 
+def _all_of(plan: Plan) -> list[int]:
+    undone = [compensation_of(spec.index) for spec in plan.tasks if spec.compensation is not None]
+    return [*range(len(plan.tasks)), *undone]
+
+
 def _what_it_waits_for(plan: Plan, index: int, ended: frozenset[int]) -> list[int]:
     """The task, then all that it needs, nearest first; what has ended only when the task itself has: it may have been
-    skipped because of it.
+    skipped because of it. A compensation waits for those of all that needs its task.
     """
+    if is_compensation(index):
+        behind = dict.fromkeys([task_of(index)])
+        for task in (walk := list(behind)):
+            new = [after for after in plan.tasks[task].dependants if after not in behind]
+            behind |= dict.fromkeys(new)
+            walk += new
+        places = [compensation_of(task) for task in behind if plan.tasks[task].compensation is not None]
+        return [index, *(place for place in places if place != index and place not in ended)]
     asked = {index: None}
     waiting = deque([index])
     while waiting:
@@ -176,6 +201,11 @@ def _task(row: Row) -> TaskFacts:
         withheld=row[43],
         listening=None if row[44] is None else Listening(*row[44:47]),
         items=None if row[47] is None else Items(*row[47:51]),
+        pool=row[51],
+        deadline_at=row[52],
+        deadline_timer=None if row[53] is None else Timer(*row[53:55]),
+        rounds=row[55],
+        child=None if row[56] is None else Child(*row[56:61]),
     )
 
 
@@ -189,9 +219,51 @@ def _failure(text: str) -> Failure:
     return Failure(error.code, error.message)
 
 
+class _Shown(msgspec.Struct):
+    approvers: list[str]
+    needed: int
+    on_expiry: str
+    votes: list[Ballot]
+    steps_left: int
+    next: NextStep | None
+
+
 def _question(columns: Sequence[Any]) -> Question:
-    approval_id, status, approvers, *rest = columns
-    return Question(approval_id, status, msgspec.json.decode(approvers, type=list[str]), *rest)
+    approval_id, status, text, asked_at, expires_at, decided_at, decided_by = columns
+    shown = msgspec.json.decode(text, type=_Shown)
+    return Question(
+        approval_id, status, shown.approvers, asked_at, expires_at, decided_at, decided_by, shown.needed, shown.votes,
+        shown.on_expiry, shown.steps_left, shown.next,
+    )  # fmt: skip
+
+
+# == pools =============================================================================================================
+HOLDERS_MAX: Final = 3
+
+
+async def _read_pools(
+    connection: Connection, settings: EngineSettings, plans: Plans, run_id: UUID, tasks: dict[int, TaskFacts]
+) -> tuple[dict[int, InLine], dict[str, PoolFacts]]:
+    """Where tasks stand in line, and for what; nothing is asked when none does."""
+    waiting = {i: t.pool for i, t in tasks.items() if t.status is TaskStatus.WAITING and t.pool is not None}
+    if not waiting:
+        return {}, {}
+    rows = await _fetch(connection, "read_places", run_id=run_id, tasks=list(waiting))
+    names = sorted(set(waiting.values()))
+    held = await _fetch(connection, "read_holders", namespace=settings.namespace, pools=names, limit=HOLDERS_MAX)
+    await plans.load(connection, {version_id for _, _, _, version_id, _ in held})
+    holders: dict[str, list[Holder]] = {}
+    for pool, of_run, place, version_id, since in held:
+        plan = plans.get(version_id)
+        name = f"#{place}" if plan is None else plan.name_of(place)
+        holders.setdefault(pool, []).append(Holder(of_run, name, since))
+    found = {
+        name: PoolFacts(slots, None if count is None else (count, seconds), taken, in_line, holders.get(name, []))
+        for name, slots, count, seconds, taken, in_line in await _fetch(
+            connection, "read_pools", namespace=settings.namespace, pools=names
+        )
+    }
+    return {row[0]: InLine(*row[1:]) for row in rows}, found
 
 
 # == the engine ========================================================================================================

@@ -9,7 +9,7 @@ from state.queries.rows import ID_MAX, PAGE_BYTES, UNBOUNDED, Connection, fetch,
 from state.sql import load
 
 _SQL = load("run_queries")
-_OPEN: Final = frozenset({"running", "waiting", "pausing", "paused", "needs_attention"})
+_OPEN: Final = frozenset({"running", "waiting", "pausing", "paused", "compensating", "needs_attention"})
 
 
 class RunRow(NamedTuple):

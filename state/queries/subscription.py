@@ -12,12 +12,15 @@ _SQL = load("subscription_queries")
 class SubscriptionRow(NamedTuple):
     name: str
     topic: str
-    workflow: str
+    workflow: str | None
+    """None: its records say a signal."""
     filter: str | None
     input: str | None
     enabled: bool
     created_at: datetime
     waits_since: datetime | None
+    signal: str | None = None
+    """JSON."""
 
 
 async def get_subscription(connection: Connection, namespace: str, name: str) -> SubscriptionRow | None:

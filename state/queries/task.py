@@ -36,6 +36,12 @@ class TaskRow(NamedTuple):
     items_begun: int | None = None
     items_completed: int | None = None
     items_failed: int | None = None
+    deadline_at: datetime | None = None
+    """When it has to have ended, while it is open."""
+    rounds: int = 0
+    """Of a repeat: those that have ended."""
+    compensation: str | None = None
+    """How far it is undone; None while its run does not undo it."""
 
 
 class AttemptRow(NamedTuple):
@@ -48,6 +54,8 @@ class AttemptRow(NamedTuple):
     ended_at: datetime
     output: str | None
     error: str | None
+    round: int | None = None
+    """Of a repeat, from 0."""
 
 
 async def list_tasks(connection: Connection, run_id: UUID, *, first: int, end: int) -> list[TaskRow]:

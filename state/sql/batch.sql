@@ -12,17 +12,23 @@ WITH moved AS (
 SELECT must(count(*) = cardinality($1::text[]), 'not the owner of a partition, or its offset has moved') FROM moved;
 
 -- name: insert_runs
--- columns: run_ids uuid, namespaces text, version_ids int, statuses text, row_versions int, inputs json, traceparents text, sources text
-INSERT INTO run (run_id, namespace, version_id, status, row_version, input, traceparent, trigger_source, finished_at)
-SELECT run_id, namespace, version_id, status::run_status, row_version, input, traceparent, source,
-       CASE WHEN status IN ('completed', 'failed', 'cancelled', 'terminated') THEN now() END
-FROM unnest($1::uuid[], $2::text[], $3::int[], $4::text[], $5::int[], $6::json[], $7::text[], $8::text[])
-  AS given (run_id, namespace, version_id, status, row_version, input, traceparent, source);
+-- columns: run_ids uuid, namespaces text, version_ids int, statuses text, row_versions int, inputs json, traceparents text, sources text, controls int
+INSERT INTO run (run_id, namespace, version_id, status, row_version, input, traceparent, trigger_source, control, finished_at)
+SELECT run_id, namespace, version_id, status::run_status, row_version, input, traceparent, source, control,
+       CASE WHEN status IN ('completed', 'failed', 'cancelled', 'terminated', 'compensated', 'compensation_failed') THEN now() END
+FROM unnest($1::uuid[], $2::text[], $3::int[], $4::text[], $5::int[], $6::json[], $7::text[], $8::text[], $9::int[])
+  AS given (run_id, namespace, version_id, status, row_version, input, traceparent, source, control);
 
 -- name: clear_outputs
 -- Of runs that run again: what came out of them before stands with their attempts. Before save_runs, which gives them another status.
 -- columns: run_ids uuid
 UPDATE run SET output = NULL, output_error = NULL FROM unnest($1::uuid[]) AS given (run_id) WHERE run.run_id = given.run_id;
+
+-- name: move_runs
+-- To another version, by an operator's act. Before save_runs, which guards it.
+-- columns: run_ids uuid, version_ids int
+UPDATE run SET version_id = given.version_id FROM unnest($1::uuid[], $2::int[]) AS given (run_id, version_id)
+WHERE run.run_id = given.run_id;
 
 -- name: save_runs
 -- Guarded by the row_version that was read: a run missing from the count has another writer. A run's own time never runs backwards, whatever
@@ -32,7 +38,7 @@ WITH saved AS (
   UPDATE run SET row_version = given.new, status = given.status::run_status, attention = given.status = 'needs_attention',
     control = given.control,
     updated_at = greatest(now(), run.updated_at),
-    finished_at = CASE WHEN given.status IN ('completed', 'failed', 'cancelled', 'terminated') THEN greatest(now(), run.updated_at) END
+    finished_at = CASE WHEN given.status IN ('completed', 'failed', 'cancelled', 'terminated', 'compensated', 'compensation_failed') THEN greatest(now(), run.updated_at) END
   FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::int[]) AS given (run_id, old, new, status, control)
   WHERE run.run_id = given.run_id AND run.row_version = given.old
   RETURNING 1)
@@ -52,14 +58,15 @@ WHERE run.run_id = given.run_id;
 INSERT INTO task (run_id, task, status, token)
 SELECT run_id, task, 'queued', token FROM unnest($1::uuid[], $2::int[], $3::int[]) AS given (run_id, task, token)
 ON CONFLICT (run_id, task) DO UPDATE SET status = 'queued', token = excluded.token, error = NULL, vanished = 0, withheld = NULL,
-  changed_at = now()
+  pool = NULL, changed_at = now()
 WHERE task.token < excluded.token;
 
 -- name: complete_tasks
 -- The plain end: an open task that has its result. The output stands with the attempt.
 -- columns: run_ids uuid, tasks int, attempts int, tokens int
 WITH done AS (
-  UPDATE task SET status = 'completed', attempt = given.attempt, session_id = NULL, lookups = 0, vanished = 0, due_at = NULL, changed_at = now()
+  UPDATE task SET status = 'completed', attempt = given.attempt, session_id = NULL, lookups = 0, vanished = 0, due_at = NULL, pool = NULL,
+    changed_at = now()
   FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[]) AS given (run_id, task, attempt, token)
   WHERE task.run_id = given.run_id AND task.task = given.task AND task.token = given.token AND task.status IN ('queued', 'running')
   RETURNING 1)
@@ -67,16 +74,20 @@ SELECT must(count(*) = cardinality($1::uuid[]), 'a task was changed by another w
 
 -- name: save_tasks
 -- Every other new state of a task. A token never falls.
--- columns: run_ids uuid, tasks int, statuses text, attempts int, tokens int, retries_from int, session_ids uuid, lookups int, vanished int, withheld text, due_at timestamptz, inputs json, outputs json, errors json, items int?
+-- columns: run_ids uuid, tasks int, statuses text, attempts int, tokens int, retries_from int, session_ids uuid, lookups int, vanished int, withheld text, due_at timestamptz, inputs json, outputs json, errors json, items int?, pools text
 WITH saved AS (
-  INSERT INTO task (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error, items)
-  SELECT run_id, task, status::task_status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error, items
+  INSERT INTO task (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error, items, pool)
+  SELECT run_id, task, status::task_status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error, items, pool
   FROM unnest($1::uuid[], $2::int[], $3::text[], $4::int[], $5::int[], $6::int[], $7::uuid[], $8::int[], $9::int[], $10::text[],
-              $11::timestamptz[], $12::json[], $13::json[], $14::json[], $15::int[])
-    AS given (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error, items)
+              $11::timestamptz[], $12::json[], $13::json[], $14::json[], $15::int[], $16::text[])
+    AS given (run_id, task, status, attempt, token, retries_from, session_id, lookups, vanished, withheld, due_at, input, output, error, items, pool)
   ON CONFLICT (run_id, task) DO UPDATE SET status = excluded.status, attempt = excluded.attempt, token = excluded.token,
     retries_from = excluded.retries_from, session_id = excluded.session_id, lookups = excluded.lookups, vanished = excluded.vanished,
     withheld = excluded.withheld, due_at = excluded.due_at, input = excluded.input, output = excluded.output, error = excluded.error, items = excluded.items,
+    pool = excluded.pool,
+    items_begun = CASE WHEN excluded.items = task.items THEN task.items_begun END,
+    items_completed = CASE WHEN excluded.items = task.items THEN task.items_completed END,
+    items_failed = CASE WHEN excluded.items = task.items THEN task.items_failed END,
     changed_at = now()
   WHERE task.token <= excluded.token
   RETURNING 1)
@@ -87,6 +98,12 @@ SELECT must(count(*) = cardinality($1::uuid[]), 'a token would fall') FROM saved
 -- columns: run_ids uuid, tasks int, begun int, completed int, failed int
 UPDATE task SET items_begun = given.begun, items_completed = given.completed, items_failed = given.failed
 FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[], $5::int[]) AS given (run_id, task, begun, completed, failed)
+WHERE task.run_id = given.run_id AND task.task = given.task;
+
+-- name: count_rounds
+-- How many rounds of a repeat have ended. After save_tasks.
+-- columns: run_ids uuid, tasks int, rounds int
+UPDATE task SET rounds = given.rounds FROM unnest($1::uuid[], $2::int[], $3::int[]) AS given (run_id, task, rounds)
 WHERE task.run_id = given.run_id AND task.task = given.task;
 
 -- name: insert_history
@@ -109,16 +126,38 @@ SELECT run_id, task, token, attempt, outcome, row_version,
 FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[], $5::text[], $6::int[], $7::text[], $8::timestamptz[], $9::timestamptz[], $10::json[], $11::json[])
   AS given (run_id, task, token, attempt, outcome, row_version, worker, started_at, finished_at, output, error);
 
+-- name: note_rounds
+-- Which round of a repeat an attempt was of, right after it was inserted: attempts of other tasks pay nothing for that.
+-- columns: run_ids uuid, tasks int, tokens int, rounds int
+UPDATE attempt SET round = given.round FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[]) AS given (run_id, task, token, round)
+WHERE attempt.run_id = given.run_id AND attempt.task = given.task AND attempt.token = given.token;
+
 -- name: delete_timers
 -- columns: run_ids uuid, tasks int
 DELETE FROM timer USING unnest($1::uuid[], $2::int[]) AS given (run_id, task)
-WHERE timer.run_id = given.run_id AND timer.task = given.task;
+WHERE timer.run_id = given.run_id AND timer.task = given.task AND NOT timer.is_deadline;
 
 -- name: set_timers
 -- columns: run_ids uuid, tasks int, tokens int, kinds text, due_at timestamptz
 INSERT INTO timer (run_id, task, token, kind, due_at)
 SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::timestamptz[]) AS given (run_id, task, token, kind, due_at)
-ON CONFLICT (run_id, task) DO UPDATE SET token = excluded.token, kind = excluded.kind, due_at = excluded.due_at, said_at = NULL;
+ON CONFLICT (run_id, task, is_deadline) DO UPDATE SET token = excluded.token, kind = excluded.kind, due_at = excluded.due_at, said_at = NULL;
+
+-- name: save_deadlines
+-- When tasks, and runs (task -1), have to have ended; null: not any more. After save_tasks and save_runs.
+-- columns: run_ids uuid, tasks int, due_at timestamptz
+WITH given AS (
+  SELECT * FROM unnest($1::uuid[], $2::int[], $3::timestamptz[]) AS given (run_id, task, due_at)),
+of_runs AS (
+  UPDATE run SET deadline_at = given.due_at FROM given WHERE given.task = -1 AND run.run_id = given.run_id),
+of_tasks AS (
+  UPDATE task SET deadline_at = given.due_at FROM given WHERE task.run_id = given.run_id AND task.task = given.task),
+over AS (
+  DELETE FROM timer USING given
+  WHERE given.due_at IS NULL AND timer.run_id = given.run_id AND timer.task = given.task AND timer.is_deadline)
+INSERT INTO timer (run_id, task, token, kind, due_at, is_deadline)
+SELECT run_id, task, 0, 'deadline', due_at, true FROM given WHERE due_at IS NOT NULL
+ON CONFLICT (run_id, task, is_deadline) DO UPDATE SET due_at = excluded.due_at, said_at = NULL;
 
 -- name: stop_listening
 -- columns: run_ids uuid, tasks int
@@ -130,6 +169,15 @@ WHERE signal_wait.run_id = given.run_id AND signal_wait.task = given.task;
 INSERT INTO signal_wait (run_id, task, token, namespace, name, key, delivery)
 SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::text[], $6::text[], $7::text[])
   AS given (run_id, task, token, namespace, name, key, delivery);
+
+-- name: hold_commands
+-- Commands to queues that are paused, kept back instead of being published. The last one of a task counts.
+-- columns: run_ids uuid, tasks int, tokens int, queues text, partitions int, contents json, traceparents text
+INSERT INTO held_command (run_id, task, token, queue, partition, value, traceparent)
+SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::int[], $6::json[], $7::text[])
+  AS given (run_id, task, token, queue, partition, value, traceparent)
+ON CONFLICT (run_id, task) DO UPDATE SET token = excluded.token, queue = excluded.queue, partition = excluded.partition, value = excluded.value,
+  traceparent = excluded.traceparent, held_at = now(), released_at = NULL;
 
 -- name: settle_signals
 -- What became of signals: kept by their runs, taken by a task, or refused. One that was taken or refused stays so.
@@ -146,12 +194,87 @@ posted AS (
   FROM settled WHERE posted_signal.posted_id = settled.posted_id AND settled.is_exclusive AND settled.status = 'taken')
 SELECT must(count(*) = cardinality($1::uuid[]), 'a signal was taken already') FROM settled;
 
+-- name: leave_queues
+-- Tasks that wait for no slot any more. Before free_slots: where one is being granted this waits for that to be committed, and the next statement
+-- sees it.
+-- columns: run_ids uuid, tasks int
+DELETE FROM pool_waiter USING unnest($1::uuid[], $2::int[]) AS given (run_id, task)
+WHERE pool_waiter.run_id = given.run_id AND pool_waiter.task = given.task;
+
+-- name: free_slots
+-- columns: run_ids uuid, tasks int
+DELETE FROM pool_slot USING unnest($1::uuid[], $2::int[]) AS given (run_id, task)
+WHERE pool_slot.run_id = given.run_id AND pool_slot.task = given.task;
+
+-- name: set_priorities
+-- Of runs, and the places of those of their tasks that wait for slots.
+-- columns: run_ids uuid, priorities int
+WITH prioritised AS (
+  UPDATE run SET priority = given.priority FROM unnest($1::uuid[], $2::int[]) AS given (run_id, priority) WHERE run.run_id = given.run_id)
+UPDATE pool_waiter SET ranked_at = began_at - make_interval(mins => given.priority)
+FROM unnest($1::uuid[], $2::int[]) AS given (run_id, priority) WHERE pool_waiter.run_id = given.run_id;
+
+-- name: await_slots
+-- Behind leave_queues, so also a task that waits again, and behind set_priorities.
+-- columns: run_ids uuid, tasks int, tokens int, namespaces text, pools text
+INSERT INTO pool_waiter (run_id, task, token, namespace, pool, ranked_at)
+SELECT given.run_id, given.task, given.token, given.namespace, given.pool, now() - make_interval(mins => run.priority)
+FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::text[]) AS given (run_id, task, token, namespace, pool)
+JOIN run ON run.run_id = given.run_id;
+
+-- name: start_children
+-- Asks for runs; a sweep starts them. Unique by who asks, so that one hand-out has one child.
+-- columns: parent_run_ids uuid, tasks int, tokens int, run_ids uuid, namespaces text, workflows text, versions int?, inputs json, traceparents text, are_awaited boolean
+INSERT INTO child_run (parent_run_id, task, token, run_id, namespace, workflow, version, input, traceparent, is_awaited, depth)
+SELECT parent_run_id, task, token, run_id, namespace, workflow, version, input, traceparent, is_awaited,
+       1 + coalesce((SELECT c.depth FROM child_run c WHERE c.run_id = given.parent_run_id), 0)
+FROM unnest($1::uuid[], $2::int[], $3::int[], $4::uuid[], $5::text[], $6::text[], $7::int[], $8::json[], $9::text[], $10::boolean[])
+  AS given (parent_run_id, task, token, run_id, namespace, workflow, version, input, traceparent, is_awaited);
+
+-- name: cancel_children
+-- Tasks that do not need their children any more. After start_children, so also one asked for in this batch. One that has not started never does;
+-- one that has gets a request like a person's, which the sweep of requests says at its next pass.
+-- columns: parent_run_ids uuid, tasks int, tokens int, inbox_ids uuid
+WITH asked AS (
+  UPDATE child_run c SET cancel_asked_at = now(), status = CASE c.status WHEN 'asked' THEN 'cancelled' ELSE c.status END,
+    ended_at = CASE c.status WHEN 'asked' THEN now() END
+  FROM unnest($1::uuid[], $2::int[], $3::int[], $4::uuid[]) AS given (parent_run_id, task, token, inbox_id)
+  WHERE c.parent_run_id = given.parent_run_id AND c.task = given.task AND c.token = given.token AND c.status IN ('asked', 'started')
+  RETURNING c.run_id, c.parent_run_id, c.status, given.inbox_id)
+INSERT INTO inbox (inbox_id, run_id, kind, body, actor, said_at)
+SELECT inbox_id, run_id, 'cancelled', json_build_object('reason', 'run ' || parent_run_id || ' does not wait for it any more'), '', to_timestamp(0)
+FROM asked WHERE status = 'started';
+
+-- name: end_children
+-- Runs that ended, and for which a task of another run waits: a request in that run's inbox. A parent that was removed is told nothing.
+-- columns: run_ids uuid, inbox_ids uuid, statuses text, outputs json, errors json
+WITH ended AS (
+  UPDATE child_run c SET status = given.status, ended_at = now()
+  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::json[], $5::json[]) AS given (run_id, inbox_id, status, output, error)
+  WHERE c.run_id = given.run_id AND c.is_awaited
+  RETURNING c.parent_run_id, c.task, c.token, c.run_id, given.inbox_id, given.status, given.output, given.error)
+INSERT INTO inbox (inbox_id, run_id, kind, body, actor)
+SELECT inbox_id, parent_run_id, 'child_told',
+       json_build_object('task', task, 'token', token, 'child', run_id, 'outcome', status, 'output', output, 'error', error), ''
+FROM ended;
+
 -- name: ask_approvals
--- columns: approval_ids uuid, namespaces text, run_ids uuid, tasks int, tokens int, titles text, approvers json, on_expiry text, expires_seconds int?
-INSERT INTO approval (approval_id, namespace, run_id, task, token, title, approvers, on_expiry, expires_at)
-SELECT approval_id, namespace, run_id, task, token, title, approvers, on_expiry, now() + make_interval(secs => expires_seconds)
-FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::int[], $5::int[], $6::text[], $7::json[], $8::text[], $9::int[])
-  AS given (approval_id, namespace, run_id, task, token, title, approvers, on_expiry, expires_seconds);
+-- columns: approval_ids uuid, namespaces text, run_ids uuid, tasks int, tokens int, titles text, approvers json, on_expiry text, expires_seconds int?, contexts json, forms json, needed int, no_self_approvals boolean, digests text
+INSERT INTO approval (approval_id, namespace, run_id, task, token, title, approvers, on_expiry, expires_seconds, expires_at, context, form,
+  needed, no_self_approval, digest)
+SELECT approval_id, namespace, run_id, task, token, title, approvers, on_expiry, expires_seconds, now() + make_interval(secs => expires_seconds),
+       context, form, needed, no_self_approval, digest
+FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::int[], $5::int[], $6::text[], $7::json[], $8::text[], $9::int[], $10::json[], $11::json[],
+            $12::int[], $13::boolean[], $14::text[])
+  AS given (approval_id, namespace, run_id, task, token, title, approvers, on_expiry, expires_seconds, context, form, needed, no_self_approval,
+            digest);
+
+-- name: set_approval_timers
+-- Reminders and steps of escalation, of questions asked in this batch.
+-- columns: approval_ids uuid, kinds text, positions int, after_seconds int?, targets json
+INSERT INTO approval_timer (approval_id, kind, position, targets, due_at)
+SELECT approval_id, kind, position, targets, now() + make_interval(secs => after_seconds)
+FROM unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::json[]) AS given (approval_id, kind, position, after_seconds, targets);
 
 -- name: close_approvals
 -- Questions that nobody needs to answer any more; after ask_approvals, so also one asked in this batch.

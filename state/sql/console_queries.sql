@@ -47,7 +47,7 @@ SELECT subscription_id, topic FROM subscription WHERE namespace = %(namespace)s 
 
 -- name: list_fates
 -- The newest records of one partition that a subscription looked at, along trigger_event_key.
-SELECT topic, partition, "offset", fate, run_id, reason, at
+SELECT topic, partition, "offset", fate, run_id, reason, at, signal_id
 FROM trigger_event
 WHERE subscription_id = %(subscription_id)s AND topic = %(topic)s AND partition = %(partition)s AND "offset" < %(before)s
 ORDER BY "offset" DESC, at DESC LIMIT %(limit)s;

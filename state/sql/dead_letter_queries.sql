@@ -18,7 +18,7 @@ WHERE d.namespace = %(namespace)s AND d.status = %(status)s
   AND (%(until)s::timestamptz IS NULL OR d.created_at < %(until)s)
   AND (%(ids)s::uuid[] IS NULL OR d.dead_letter_id = ANY(%(ids)s))
   AND (NOT %(is_free)s OR NOT EXISTS (
-    SELECT FROM bulk_replay_letter b WHERE b.dead_letter_id = d.dead_letter_id AND b.outcome IS NULL))
+    SELECT FROM bulk_item b WHERE b.act = 'replay' AND b.item_id = d.dead_letter_id AND b.outcome IS NULL))
   AND (d.created_at, d.dead_letter_id) < (%(before)s, %(before_id)s)
 ORDER BY d.created_at DESC, d.dead_letter_id DESC LIMIT %(limit)s;
 
@@ -69,7 +69,7 @@ WHERE d.bytes_before < %(bytes)s ORDER BY d.created_at DESC, d.dead_letter_id DE
 -- name: list_letter_attempts
 -- Attempts of a task up to a hand-out, the newest %(limit)s of them, in order.
 SELECT * FROM (
-  SELECT attempt, token, outcome, worker, started_at, finished_at, ended_at, NULL::text AS output, error::text
+  SELECT attempt, token, outcome, worker, started_at, finished_at, ended_at, NULL::text AS output, error::text, round
   FROM attempt WHERE run_id = %(run_id)s AND task = %(task)s AND token <= %(token)s ORDER BY token DESC LIMIT %(limit)s) AS newest
 ORDER BY token;
 
@@ -98,8 +98,11 @@ WHERE dead_letter_id = ANY(%(ids)s) AND namespace = %(namespace)s AND status = '
 
 -- name: find_task_state
 -- What a replay would meet.
-SELECT r.attention, EXISTS (SELECT FROM task c WHERE c.run_id = r.run_id AND c.status = 'cancelled' AND c.task < 10000),
+SELECT r.attention, EXISTS (
+         SELECT FROM task c WHERE c.run_id = r.run_id AND c.status = 'cancelled' 
+           AND (c.task < 10000 AND %(task)s < 200000000 OR c.task >= 200000000 AND %(task)s >= 200000000)),
        t.status::text, t.token,
-       EXISTS (SELECT FROM task m WHERE m.run_id = r.run_id AND m.task = %(task)s / 10000 - 1 AND m.status = 'completed')
+       EXISTS (SELECT FROM task m WHERE m.run_id = r.run_id AND m.task = %(task)s / 10000 - 1 AND %(task)s < 200000000 AND m.status = 'completed'),
+       %(task)s < 200000000 AND EXISTS (SELECT FROM task u WHERE u.run_id = r.run_id AND u.task >= 200000000)
 FROM run r LEFT JOIN task t ON t.run_id = r.run_id AND t.task = %(task)s
 WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;

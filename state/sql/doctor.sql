@@ -18,7 +18,7 @@ SELECT array_agg(run_id)::text, count(*)::int
 FROM (
   SELECT run_id, (row_number() OVER (ORDER BY run_id) - 1) / %(chunk)s AS chunk
   FROM (
-    (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention') ORDER BY run_id LIMIT %(limit)s)
+    (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention') ORDER BY run_id LIMIT %(limit)s)
     UNION
     (SELECT run_id FROM run ORDER BY run_id DESC LIMIT %(limit)s)
     UNION
@@ -84,7 +84,7 @@ FROM (
   WHERE s.session_id IS NULL OR s.ended_at < clock_timestamp() - make_interval(secs => %(seconds)s)
   UNION ALL
   SELECT t.run_id || ' task ' || t.task || ': runs, and no live session has it'
-  FROM (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused') ORDER BY run_id LIMIT %(limit)s) AS r
+  FROM (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating') ORDER BY run_id LIMIT %(limit)s) AS r
   JOIN task t ON t.run_id = r.run_id AND t.status = 'running'
   JOIN watermark w ON w.name = 'sessions'
   WHERE t.changed_at < w.at - make_interval(secs => %(seconds)s) - coalesce((SELECT max(lease) FROM worker_session), interval '30 s')
@@ -95,16 +95,19 @@ FROM (
 
 -- == runs ==================================================================================================================
 -- name: find_wrong_status
--- A run's status derived again from its tasks, as `derive_status` in the machine does: items of maps count while they are open.
+-- A run's status derived again from its tasks, as `derive_status` in the machine does: items of maps count while they are open; what is undone
+-- counts once the tasks of the graph have ended, which it comes after.
 WITH version AS MATERIALIZED (
   SELECT version_id, (SELECT count(*) FROM json_object_keys(definition -> 'tasks')) AS tasks FROM workflow_version),
 derived AS (
   SELECT r.run_id, r.status,
          CASE WHEN r.attention THEN 'needs_attention'
               WHEN t.ended = v.tasks AND r.control & 4 > 0 THEN 'terminated'
-              WHEN t.ended = v.tasks AND t.failed > 0 THEN 'failed'
-              WHEN t.ended = v.tasks AND t.cancelled > 0 THEN 'cancelled'
-              WHEN t.ended = v.tasks THEN 'completed'
+              WHEN t.ended = v.tasks AND t.undone > 0 AND t.to_undo = 0 THEN CASE WHEN t.not_undone > 0 THEN 'compensation_failed' ELSE 'compensated' END
+              WHEN t.ended = v.tasks AND t.undone > 0 AND r.control & 3 = 0 THEN 'compensating'
+              WHEN t.ended = v.tasks AND t.undone = 0 AND (t.failed > 0 OR r.control & 8 > 0) THEN 'failed'
+              WHEN t.ended = v.tasks AND t.undone = 0 AND t.cancelled > 0 THEN 'cancelled'
+              WHEN t.ended = v.tasks AND t.undone = 0 THEN 'completed'
               WHEN r.control & 3 > 0 AND t.handed_out > 0 THEN 'pausing'
               WHEN r.control & 3 > 0 THEN 'paused'
               WHEN t.waiting > 0 AND t.busy = 0 THEN 'waiting'
@@ -115,6 +118,9 @@ derived AS (
     SELECT count(*) FILTER (WHERE status IN ('completed', 'failed', 'skipped', 'cancelled') AND task < 10000) AS ended,
            count(*) FILTER (WHERE status = 'failed' AND task < 10000) AS failed,
            count(*) FILTER (WHERE status = 'cancelled' AND task < 10000) AS cancelled,
+           count(*) FILTER (WHERE task >= 200000000) AS undone,
+           count(*) FILTER (WHERE task >= 200000000 AND status NOT IN ('completed', 'failed', 'skipped', 'cancelled')) AS to_undo,
+           count(*) FILTER (WHERE task >= 200000000 AND status = 'failed') AS not_undone,
            count(*) FILTER (WHERE status = 'waiting') AS waiting,
            count(*) FILTER (WHERE status IN ('queued', 'running')) AS handed_out,
            count(*) FILTER (WHERE status IN ('queued', 'running') OR due_at IS NOT NULL AND status = 'pending' OR withheld IS NOT NULL) AS busy
@@ -129,13 +135,16 @@ WITH looked_at AS MATERIALIZED (
 spec AS MATERIALIZED (
   SELECT v.version_id, (s.place - 1)::int AS task,
          CASE json_typeof(s.task -> 'retry') WHEN 'number' THEN (s.task ->> 'retry')::int
-              WHEN 'object' THEN coalesce((s.task -> 'retry' ->> 'attempts')::int, 3) ELSE 3 END AS attempts_max
+              WHEN 'object' THEN coalesce((s.task -> 'retry' ->> 'attempts')::int, 3) ELSE 3 END AS attempts_max,
+         CASE json_typeof(s.task -> 'compensate' -> 'retry') WHEN 'object' THEN coalesce((s.task -> 'compensate' -> 'retry' ->> 'attempts')::int, 3)
+              ELSE 3 END AS compensation_attempts_max
   FROM workflow_version v, json_each(v.definition -> 'tasks') WITH ORDINALITY AS s (name, task, place)
   WHERE v.version_id IN (SELECT version_id FROM looked_at)),
 compared AS (
-  SELECT t.run_id, t.task, t.status, t.attempt, t.retries_from, t.token, t.lookups, a.ended, a.highest, a.open, s.attempts_max
+  SELECT t.run_id, t.task, t.status, t.attempt, t.retries_from, t.token, t.lookups, a.ended, a.highest, a.open,
+         CASE WHEN t.task < 200000000 THEN s.attempts_max ELSE s.compensation_attempts_max END AS attempts_max
   FROM looked_at r JOIN task t ON t.run_id = r.run_id
-  LEFT JOIN spec s ON s.version_id = r.version_id AND s.task = CASE WHEN t.task < 10000 THEN t.task ELSE t.task / 10000 - 1 END
+  LEFT JOIN spec s ON s.version_id = r.version_id AND s.task = CASE WHEN t.task < 10000 THEN t.task WHEN t.task >= 200000000 THEN t.task - 200000000 ELSE t.task / 10000 - 1 END
   CROSS JOIN LATERAL (
     SELECT count(DISTINCT attempt) AS ended, coalesce(max(attempt), 0) AS highest,
            count(*) FILTER (WHERE token = t.token AND t.status IN ('queued', 'running')) AS open
@@ -179,24 +188,28 @@ CROSS JOIN LATERAL (
   SELECT 'task ' || t.task || ' became ' || t.status AS what FROM task t WHERE t.run_id = r.run_id AND t.changed_at > r.finished_at
   UNION ALL SELECT h.kind FROM history h WHERE h.run_id = r.run_id AND h.at > r.finished_at
   UNION ALL SELECT 'attempt ' || a.attempt || ' ended' FROM attempt a WHERE a.run_id = r.run_id AND a.ended_at > r.finished_at
-  UNION ALL SELECT 'a timer of task ' || m.task || ' was left' FROM timer m WHERE m.run_id = r.run_id
+  UNION ALL SELECT CASE WHEN m.is_deadline THEN 'the deadline of task ' ELSE 'a timer of task ' END || m.task || ' was left' FROM timer m WHERE m.run_id = r.run_id
   UNION ALL SELECT 'task ' || p.task || ' was left parked' FROM parked_task p WHERE p.run_id = r.run_id
   UNION ALL SELECT 'task ' || w.task || ' was left waiting for a signal' FROM signal_wait w WHERE w.run_id = r.run_id
   LIMIT 1) AS e
 WHERE r.finished_at IS NOT NULL;
 
 -- name: find_orphan_waits
--- An open run has something that will move it: a command, a timer, a question, a signal that it waits for, a request, or a person whose
--- attention it has, or who paused it. What a pause withholds begins when that is over.
+-- An open run has something that will move it: a command, a timer (a deadline only ends it), a question, a signal or a child that it waits for, a
+-- request, or a person whose attention it has, or who paused it. What a pause withholds begins when that is over.
 SELECT count(*)::int, (array_agg(r.run_id || ' is ' || r.status || ', and nothing will move it'))[1:3]
 FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
-WHERE r.status IN ('running', 'waiting', 'pausing', 'paused')
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating')
   AND NOT EXISTS (SELECT FROM task t WHERE t.run_id = r.run_id AND t.status IN ('queued', 'running'))
-  AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = r.run_id)
+  AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = r.run_id AND NOT m.is_deadline)
   AND NOT EXISTS (SELECT FROM approval a WHERE a.run_id = r.run_id AND a.status = 'waiting')
   AND NOT EXISTS (SELECT FROM parked_task p WHERE p.run_id = r.run_id AND p.resolved_at IS NULL)
   AND NOT EXISTS (SELECT FROM task t WHERE t.run_id = r.run_id AND t.withheld IS NOT NULL AND r.control & 3 > 0)
   AND NOT EXISTS (SELECT FROM signal_wait w WHERE w.run_id = r.run_id)
+  AND NOT EXISTS (SELECT FROM pool_waiter w WHERE w.run_id = r.run_id)
+  AND NOT EXISTS (
+    SELECT FROM child_run c JOIN task t ON t.run_id = c.parent_run_id AND t.task = c.task AND t.token = c.token AND t.status = 'waiting'
+    WHERE c.parent_run_id = r.run_id AND c.status IN ('asked', 'started'))
   AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = r.run_id AND i.applied_at IS NULL);
 
 -- name: find_missed_joins
@@ -205,7 +218,7 @@ WHERE r.status IN ('running', 'waiting', 'pausing', 'paused')
 -- costs as much as it has rows.
 WITH open AS MATERIALIZED (
   SELECT r.run_id, r.version_id FROM unnest(%(runs)s::uuid[]) AS given (run_id)
-  JOIN run r ON r.run_id = given.run_id AND r.status IN ('running', 'waiting', 'pausing', 'paused')),
+  JOIN run r ON r.run_id = given.run_id AND r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating')),
 spec AS MATERIALIZED (
   SELECT v.version_id, (s.place - 1)::int AS task, s.name,
          CASE json_typeof(s.task -> 'needs') WHEN 'array' THEN s.task -> 'needs' WHEN 'string' THEN json_build_array(s.task ->> 'needs')
@@ -235,12 +248,13 @@ WHERE NOT EXISTS (SELECT FROM task t WHERE t.run_id = m.run_id AND t.task = m.ta
 
 -- name: find_wrong_maps
 -- The counters of a map are those of its items' states, the first items of its list have begun, and those only; while it waits, it has some under
--- way, and none once it has ended. Items belong to a map.
+-- way, and none once it has ended. Items belong to a map; of one that starts over there may be some that have not begun again.
 WITH counted AS (
   SELECT t.run_id, t.task / 10000 - 1 AS task, count(*) AS begun, max(mod(t.task, 10000)) + 1 AS highest,
          count(*) FILTER (WHERE t.status = 'completed') AS completed, count(*) FILTER (WHERE t.status = 'failed') AS failed,
          count(*) FILTER (WHERE t.status NOT IN ('completed', 'failed', 'skipped', 'cancelled')) AS open
-  FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN task t ON t.run_id = given.run_id AND t.task >= 10000
+  FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN task t ON t.run_id = given.run_id AND t.task >= 10000 AND t.task < 200000000
+    AND NOT (t.status = 'pending' AND t.withheld IS NULL AND t.due_at IS NULL)
   GROUP BY t.run_id, t.task / 10000 - 1),
 map AS (
   SELECT t.run_id, t.task, t.status, t.items, t.items_begun, t.items_completed, t.items_failed
@@ -257,19 +271,36 @@ WHERE m.task IS NULL OR (coalesce(c.begun, 0), coalesce(c.completed, 0), coalesc
    OR (coalesce(c.open, 0) > 0) <> (m.status = 'waiting');
 
 -- name: find_orphan_timers
--- Timers of no current hand-out, or due at another instant than their task says; and tasks that count on a timer that is not there.
+-- Timers of no current hand-out, or due at another instant than their task says; and tasks that count on a timer that is not there. The same
+-- for deadlines of open tasks and runs.
 SELECT count(*)::int, (array_agg(what))[1:3]
 FROM (
   SELECT m.run_id || ' task ' || m.task || CASE WHEN t.due_at IS NULL THEN ': timer of no task' ELSE ': its timer is due at another time' END AS what
-  FROM (SELECT * FROM timer ORDER BY due_at LIMIT %(limit)s) AS m
+  FROM (SELECT * FROM timer WHERE NOT is_deadline ORDER BY due_at LIMIT %(limit)s) AS m
   LEFT JOIN task t ON t.run_id = m.run_id AND t.task = m.task AND t.token = m.token
   WHERE t.due_at IS DISTINCT FROM m.due_at
   UNION ALL
   SELECT t.run_id || ' task ' || t.task || ': due without a timer'
-  FROM (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention') ORDER BY run_id LIMIT %(limit)s) AS r
+  FROM (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention') ORDER BY run_id LIMIT %(limit)s) AS r
   JOIN task t ON t.run_id = r.run_id
   WHERE (t.due_at IS NOT NULL OR (t.status = 'pending' AND t.withheld IS NULL AND (t.lookups > 0 OR t.attempt > t.retries_from)))
-    AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = t.run_id AND m.task = t.task AND m.token = t.token)) AS orphan;
+    AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = t.run_id AND m.task = t.task AND m.token = t.token)
+  UNION ALL
+  SELECT m.run_id || CASE WHEN m.task = -1 THEN '' ELSE ' task ' || m.task END || ': its deadline is ' || coalesce(d.deadline_at::text, 'none')
+         || ', its timer due at ' || m.due_at
+  FROM (SELECT * FROM timer WHERE is_deadline ORDER BY due_at LIMIT %(limit)s) AS m
+  LEFT JOIN LATERAL (
+    SELECT t.deadline_at FROM task t WHERE t.run_id = m.run_id AND t.task = m.task AND t.status NOT IN ('completed', 'failed', 'skipped', 'cancelled')
+    UNION ALL SELECT r.deadline_at FROM run r WHERE r.run_id = m.run_id AND m.task = -1 AND r.finished_at IS NULL) AS d ON true
+  WHERE d.deadline_at IS DISTINCT FROM m.due_at
+  UNION ALL
+  SELECT d.run_id || CASE WHEN d.task = -1 THEN '' ELSE ' task ' || d.task END || ': has a deadline, and no timer for it'
+  FROM (SELECT run_id, deadline_at FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention')
+        ORDER BY run_id LIMIT %(limit)s) AS r
+  CROSS JOIN LATERAL (
+    SELECT t.run_id, t.task FROM task t WHERE t.run_id = r.run_id AND t.deadline_at IS NOT NULL
+    UNION ALL SELECT r.run_id, -1 WHERE r.deadline_at IS NOT NULL) AS d
+  WHERE NOT EXISTS (SELECT FROM timer m WHERE m.run_id = d.run_id AND m.task = d.task AND m.is_deadline)) AS orphan;
 
 -- name: find_wrong_pauses
 -- What is withheld waits for the end of a pause, and a run is paused because somebody has said so.
@@ -277,7 +308,7 @@ SELECT count(*)::int, (array_agg(what))[1:3]
 FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
 CROSS JOIN LATERAL (
   SELECT r.run_id || ' task ' || t.task || ': withheld, and nothing pauses the run' AS what
-  FROM task t WHERE t.run_id = r.run_id AND t.withheld IS NOT NULL AND r.control & 3 = 0
+  FROM task t WHERE t.run_id = r.run_id AND t.withheld <> 'room' AND r.control & 3 = 0
   UNION ALL
   SELECT r.run_id || ': ' || CASE WHEN r.control & 3 > 0 THEN 'is paused, and nobody is known to have said so' ELSE 'is not paused as was said last' END
   FROM (SELECT coalesce(bit_or((h.detail ->> 'scope')::int) FILTER (WHERE h.kind = 'paused' AND NOT EXISTS (
@@ -294,7 +325,8 @@ LEFT JOIN task t ON t.run_id = a.run_id AND t.task = a.task AND t.token = a.toke
 WHERE t.status IS DISTINCT FROM 'waiting' OR t.error IS NOT NULL OR t.due_at IS NOT NULL OR t.items IS NOT NULL;
 
 -- name: find_wrong_approvals
--- One question has one outcome, that of its row, and a task that waits for one has its question. A decision travels as a request.
+-- One question has one outcome, that of its row and of its votes, and a task that waits for one has its question. A decision travels as a
+-- request.
 SELECT count(*)::int, (array_agg(what))[1:3]
 FROM unnest(%(runs)s::uuid[]) AS given (run_id)
 CROSS JOIN LATERAL (
@@ -306,11 +338,21 @@ CROSS JOIN LATERAL (
   FROM approval a JOIN history h ON h.run_id = a.run_id AND h.kind = 'decided' AND h.task = a.task AND h.token = a.token
   WHERE a.run_id = given.run_id AND h.detail ->> 'outcome' IS DISTINCT FROM a.status
   UNION ALL
+  SELECT a.run_id || ' task ' || a.task || ': ' || a.status || ' by ' || coalesce(a.decided_by, 'nobody') || ', and of its votes ' || v.yes
+         || ' of ' || a.needed || ' are for it and ' || v.no || ' against'
+  FROM approval a CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE decision = 'approve') AS yes, count(*) FILTER (WHERE decision = 'reject') AS no
+    FROM approval_vote o WHERE o.approval_id = a.approval_id) AS v
+  WHERE a.run_id = given.run_id AND a.decided_by IS DISTINCT FROM 'expiry'
+    AND CASE a.status WHEN 'approved' THEN v.yes < a.needed OR v.no > 0 WHEN 'rejected' THEN v.no <> 1
+                      WHEN 'waiting' THEN v.yes >= a.needed OR v.no > 0 ELSE false END
+  UNION ALL
   SELECT t.run_id || ' task ' || t.task || ': waits, and ' || CASE WHEN a.status IS NULL THEN 'nobody is asked' ELSE 'was ' || a.status END
   FROM task t LEFT JOIN approval a ON a.run_id = t.run_id AND a.task = t.task AND a.token = t.token
   WHERE t.run_id = given.run_id AND t.status = 'waiting' AND t.error IS NULL AND t.due_at IS NULL AND t.items IS NULL
     AND a.status IS DISTINCT FROM 'waiting'
     AND NOT EXISTS (SELECT FROM signal_wait w WHERE w.run_id = t.run_id AND w.task = t.task AND w.token = t.token)
+    AND NOT EXISTS (SELECT FROM child_run c WHERE c.parent_run_id = t.run_id AND c.task = t.task AND c.token = t.token)
     AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = t.run_id AND i.kind = 'decided' AND i.applied_at IS NULL)) AS wrong;
 
 -- name: find_wrong_signals
@@ -338,6 +380,57 @@ CROSS JOIN LATERAL (
   FROM signal s
   WHERE s.run_id = given.run_id AND s.status = 'sent'
     AND NOT EXISTS (SELECT FROM inbox i WHERE i.inbox_id = s.signal_id AND i.applied_at IS NULL)) AS wrong;
+
+-- name: find_wrong_slots
+-- A task that waits for a slot stands in the queue of its pool, and whoever was granted one there has it; what was handed out with a slot holds it;
+-- and nobody else does either. Rows somebody took away come back within seconds.
+SELECT count(*)::int, (array_agg(what))[1:3]
+FROM (
+  (SELECT 'task ' || t.run_id || '.' || t.task || ' waits for a slot of ' || t.pool || ', and is not in its queue' AS what
+   FROM run r JOIN task t ON t.run_id = r.run_id AND t.status = 'waiting' AND t.pool IS NOT NULL
+   WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention')
+     AND NOT EXISTS (SELECT FROM pool_waiter w WHERE w.run_id = t.run_id AND w.task = t.task AND w.token = t.token AND w.pool = t.pool)
+   LIMIT %(limit)s)
+  UNION ALL
+  (SELECT 'task ' || t.run_id || '.' || t.task || ' works, and holds no slot of ' || t.pool
+   FROM run r JOIN task t ON t.run_id = r.run_id AND t.status IN ('queued', 'running') AND t.pool IS NOT NULL
+   WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention')
+     AND NOT EXISTS (SELECT FROM pool_slot s WHERE s.run_id = t.run_id AND s.task = t.task AND s.token = t.token AND s.pool = t.pool)
+   LIMIT %(limit)s)
+  UNION ALL
+  (SELECT 'a slot of ' || s.pool || ' is held for task ' || s.run_id || '.' || s.task || ', which has no use for it'
+   FROM (SELECT * FROM pool_slot ORDER BY granted_at LIMIT %(limit)s) s
+   LEFT JOIN task t ON t.run_id = s.run_id AND t.task = s.task AND t.token = s.token AND t.pool = s.pool
+   LEFT JOIN pool_waiter w ON w.run_id = s.run_id AND w.task = s.task AND w.token = s.token AND w.granted_at IS NOT NULL
+   WHERE t.status IS NULL OR (t.status = 'waiting') <> (w.run_id IS NOT NULL))
+  UNION ALL
+  (SELECT 'the queue of ' || w.pool || ' has task ' || w.run_id || '.' || w.task || ', which does not wait'
+   FROM (SELECT * FROM pool_waiter ORDER BY began_at LIMIT %(limit)s) w
+   LEFT JOIN task t ON t.run_id = w.run_id AND t.task = w.task AND t.token = w.token AND t.pool = w.pool AND t.status = 'waiting'
+   LEFT JOIN pool_slot s ON s.run_id = w.run_id AND s.task = w.task AND s.token = w.token
+   WHERE t.run_id IS NULL OR (w.granted_at IS NULL) <> (s.run_id IS NULL))) AS wrong;
+
+-- name: find_wrong_children
+-- A task that waits for a child has one that is to start, or is open, or whose end is on its way to it; the row of a child says of an end what its
+-- run says. What was asked for starts soon.
+SELECT count(*)::int, (array_agg(parent_run_id || ' task ' || task || ': child ' || run_id || ' ' || what))[1:3]
+FROM (
+  SELECT c.parent_run_id, c.task, c.run_id, CASE
+      WHEN c.status = 'asked' AND c.asked_at < clock_timestamp() - interval '1 min' THEN 'was asked for, and nobody starts it'
+      WHEN c.status = 'started' AND r.run_id IS NULL THEN 'has started, and is not there'
+      WHEN c.status = 'started' AND c.is_awaited AND r.finished_at IS NOT NULL THEN 'is ' || r.status || ', and its task was not told'
+      WHEN c.status = 'asked' AND r.run_id IS NOT NULL THEN 'is there, and was never started'
+      WHEN t.status = 'waiting' AND t.token = c.token AND (c.status NOT IN ('asked', 'started') OR c.status = 'started' AND NOT c.is_awaited)
+        AND NOT EXISTS (
+          SELECT FROM inbox i WHERE i.run_id = c.parent_run_id AND i.kind = 'child_told' AND i.applied_at IS NULL
+            AND i.body ->> 'child' = c.run_id::text)
+        THEN 'is ' || c.status || ', its task waits, and nothing tells it' END AS what
+  FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN child_run c ON c.parent_run_id = given.run_id
+  LEFT JOIN run r ON r.run_id = c.run_id
+  LEFT JOIN task t ON t.run_id = c.parent_run_id AND t.task = c.task
+  WHERE r.run_id IS NOT NULL OR c.status <> 'started' OR c.run_id >= first_id_of(coalesce((SELECT max(at) FROM watermark WHERE name = 'retention'),
+                                                                                          to_timestamp(0)))) AS looked_at
+WHERE what IS NOT NULL;
 
 -- name: find_wrong_posted
 -- What is posted and nobody has is with whoever waits for it, once a sweep has had the time to offer it; and what was taken by one, was taken
@@ -395,9 +488,10 @@ CROSS JOIN LATERAL (
   UNION ALL
   SELECT 'dead letter ' || d.dead_letter_id || ': replayed, and nothing carries that to its run'
   FROM dead_letter d JOIN task t ON t.run_id = d.run_id AND t.task = d.task AND t.token = d.token
-  WHERE d.run_id = given.run_id AND d.kind = 'task' AND d.status = 'replayed' AND t.withheld IS NULL
+  WHERE d.run_id = given.run_id AND d.kind = 'task' AND d.status = 'replayed' AND t.withheld IS NULL AND t.status <> 'pending'
     AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = d.run_id AND i.kind = 'replayed' AND i.applied_at IS NULL)
-    AND NOT EXISTS (SELECT FROM task c WHERE c.run_id = d.run_id AND c.status = 'cancelled' AND c.task < 10000)
+    AND (d.task >= 200000000 OR NOT EXISTS (
+      SELECT FROM task c WHERE c.run_id = d.run_id AND (c.status = 'cancelled' AND c.task < 10000 OR c.task >= 200000000)))
   UNION ALL
   SELECT 'dead letter ' || d.dead_letter_id || ': came of the replay of ' || d.replay_of || ', which was not replayed'
   FROM dead_letter d LEFT JOIN dead_letter o ON o.dead_letter_id = d.replay_of

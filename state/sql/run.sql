@@ -2,15 +2,17 @@
 
 -- name: load_runs
 -- $1: run ids. Runs with their tasks that were ever touched, a row for each, or one without a task; the input stands in a run's first row only.
--- The output of a body stands with its attempt. Items of a map that has completed are left where they are: its output says it all. A run that
--- is missing from the answer is not visible yet, or never was.
+-- The output of a body stands with its attempt. A child comes with the run that waits for it. Items of a map that has completed are left where
+-- they are while the run is open: its output says it all. What has ended may be run again, items, too. What a run has to undo is all there, also
+-- what has not begun. A run that is missing from the answer is not visible yet, or never was.
 SELECT r.run_id, r.version_id, r.row_version, r.attention, r.control, r.namespace,
-       CASE WHEN row_number() OVER (PARTITION BY r.run_id) = 1 THEN r.input::text END, r.traceparent,
+       CASE WHEN row_number() OVER (PARTITION BY r.run_id) = 1 THEN r.input::text END, r.traceparent, r.deadline_at,
+       CASE WHEN r.trigger_source = 'child' THEN (SELECT c.parent_run_id FROM child_run c WHERE c.run_id = r.run_id AND c.is_awaited) END,
        t.task, t.status::text, t.attempt, t.token, t.retries_from, t.due_at, t.input::text, coalesce(t.output, a.output)::text, t.error::text,
-       t.session_id, t.lookups, t.vanished, t.withheld, t.items
+       t.session_id, t.lookups, t.vanished, t.withheld, t.items, t.pool, t.deadline_at, t.rounds
 FROM run r
-LEFT JOIN task t ON t.run_id = r.run_id AND (t.token > 0 OR t.status <> 'pending' OR t.withheld IS NOT NULL)
-  AND (t.task < 10000 OR EXISTS (
+LEFT JOIN task t ON t.run_id = r.run_id AND (t.token > 0 OR t.status <> 'pending' OR t.withheld IS NOT NULL OR t.task >= 200000000)
+  AND (t.task < 10000 OR t.task >= 200000000 OR r.finished_at IS NOT NULL OR EXISTS (
     SELECT FROM task m WHERE m.run_id = t.run_id AND m.task = t.task / 10000 - 1 AND m.status <> 'completed'))
 LEFT JOIN attempt a ON a.run_id = t.run_id AND a.task = t.task AND a.token = t.token AND t.status = 'completed'
 WHERE r.run_id = ANY($1::uuid[])
@@ -41,6 +43,11 @@ FROM signal WHERE run_id = ANY($1::uuid[]) AND status = 'kept' ORDER BY sent_at,
 
 -- name: insert_inbox
 INSERT INTO inbox (inbox_id, run_id, kind, body, actor) VALUES ($1, $2, $3, $4::json, $5);
+
+-- name: insert_inbox_rows
+-- $1 inbox ids, $2 run ids, $3 kind, $4 bodies, $5 actor.
+INSERT INTO inbox (inbox_id, run_id, kind, body, actor)
+SELECT given.inbox_id, given.run_id, $3, given.body::json, $5 FROM unnest($1::uuid[], $2::uuid[], $4::text[]) AS given (inbox_id, run_id, body);
 
 -- name: claim_trigger_keys
 -- $1 namespace, $2 keys, $3 run ids, $4 digests of the inputs. Answers the keys that are new; waits for a racing transaction that has one.

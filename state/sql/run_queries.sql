@@ -28,7 +28,7 @@ WITH page AS (
          r.namespace, r.output, r.output_error
   FROM run r JOIN workflow_version v ON v.version_id = r.version_id
   WHERE r.namespace = %(namespace)s AND r.run_id < %(before)s AND r.status = %(status)s::run_status
-    AND r.status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention')
+    AND r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention')
   ORDER BY r.run_id DESC LIMIT %(limit)s),
 sized AS (
   SELECT *, sum(bytes) OVER (ORDER BY run_id DESC) - bytes AS bytes_before
@@ -38,8 +38,13 @@ SELECT run_id, version_id, name, version, status::text, input::text, trigger_sou
 FROM sized WHERE bytes_before < %(bytes)s ORDER BY run_id DESC;
 
 -- name: count_running
--- Along run_open, and no further than %(limit)s: the limit is what a count may cost at most.
-SELECT count(*)::int FROM (SELECT FROM run WHERE status = 'running' LIMIT %(limit)s) AS found;
+-- Along run_open, and no further than %(limit)s: the limit is what a count may cost at most. Runs that wait for slots of pools are work that was
+-- accepted and not done, so that they count as well.
+SELECT count(*)::int FROM (
+  SELECT 1 FROM run WHERE status = 'running'
+  UNION ALL
+  SELECT 1 FROM (SELECT DISTINCT run_id FROM pool_waiter) AS w JOIN run r ON r.run_id = w.run_id AND r.status = 'waiting'
+  LIMIT %(limit)s) AS found;
 
 -- name: list_runs_of_workflow
 -- One short walk of run_of_a_version for each version: a merge that the planner does not find by itself. The version is given as a
@@ -91,7 +96,7 @@ WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;
 -- Open runs, newest first, those that began since %(since)s, and those named: what the stream of all changes compares.
 SELECT r.run_id, r.status::text, r.row_version, r.version_id, v.name
 FROM (
-  (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention') ORDER BY run_id DESC LIMIT %(limit)s)
+  (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention') ORDER BY run_id DESC LIMIT %(limit)s)
   UNION (SELECT run_id FROM run WHERE run_id > %(since)s ORDER BY run_id DESC LIMIT %(limit)s)
   UNION (SELECT unnest(%(run_ids)s::uuid[]))) AS looked_at
 JOIN run r ON r.run_id = looked_at.run_id

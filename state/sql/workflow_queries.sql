@@ -41,3 +41,21 @@ WHERE w.namespace = %(namespace)s AND w.name = %(name)s;
 -- name: get_input_schema
 -- JSON Schema of the input of a version's runs; null when it takes anything.
 SELECT (definition -> 'input')::text FROM workflow_version WHERE version_id = %(version_id)s;
+
+-- name: lock_children
+-- To the end of the transaction: of two publishes that together make a cycle of workflows, the second sees the first.
+SELECT pg_advisory_xact_lock(hashtextextended('headrace.publish', 0));
+
+-- name: walk_children
+-- What workflows lead to by their latest versions, or by those they name: (workflow, one that its tasks start). From those that are asked for, and
+-- not through %(name)s, which is about to be published.
+WITH RECURSIVE edge AS (
+  SELECT %(name)s::text AS workflow, asked.name AS child, asked.version FROM unnest(%(names)s::text[], %(versions)s::int[]) AS asked (name, version)
+  UNION
+  SELECT e.child, s.task -> 'workflow' ->> 'name', (s.task -> 'workflow' ->> 'version')::int
+  FROM edge e
+  JOIN workflow w ON w.namespace = %(namespace)s AND w.name = e.child AND e.child <> %(name)s
+  JOIN workflow_version v ON v.namespace = w.namespace AND v.name = w.name AND v.version = coalesce(e.version, w.latest_version)
+  CROSS JOIN LATERAL json_each(v.definition -> 'tasks') AS s (name, task)
+  WHERE s.task -> 'workflow' IS NOT NULL)
+SELECT DISTINCT workflow, child FROM edge ORDER BY workflow, child;

@@ -1,6 +1,7 @@
 """Bodies and workflows for the console's tests: each ends in its own way, so that every state can be looked at."""
 
 import asyncio
+import logging
 import os
 
 import headrace
@@ -40,7 +41,11 @@ tasks:
   browser: { run: ci.test, needs: build }
   ask:
     needs: [unit, browser]
-    approval: { title: "Ship this build to production?", approvers: [lead, owner], expires: 2d, on_expiry: reject }
+    approval:
+      title: "Ship this build to production?"
+      approvers: [console, "role:lead"]
+      expires: 2d
+      on_expiry: reject
   ship: { run: ci.ship, needs: ask }
   soak: { needs: ship, wait: { for: 2h } }
   report: { run: ci.report, needs: soak }
@@ -87,6 +92,9 @@ async def fraud() -> dict[str, float]:
 
 @headrace.task("shop.charge")
 async def charge(order_id: str, amount: float | str) -> dict[str, object]:
+    logging.getLogger("bank").warning(
+        "asked for %s", amount, extra={"order": order_id, "markup": "<img src=x onerror=alert(1)>"}
+    )
     await asyncio.sleep(0.08)
     if isinstance(amount, str):
         raise headrace.NonRetryable(f"amount {amount!r} of order {order_id} is no number")

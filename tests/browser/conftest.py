@@ -63,7 +63,7 @@ def engine(
             queues=("default",),
             settings={"HEADRACE_SLOT": prefix},
         ) as stack,
-        httpx.Client(base_url=stack.api_url, timeout=20, headers={"Headrace-Actor": "ada"}) as http,
+        httpx.Client(base_url=stack.api_url, timeout=20, headers={**stack.headers, "Headrace-Actor": "ada"}) as http,
     ):
         engine = Engine(stack, http)
         for workflow in WORKFLOWS:
@@ -77,6 +77,7 @@ def console(browser: Browser, engine: Engine, request: pytest.FixtureRequest) ->
     """Fails its test when anything goes wrong on the page, whatever the test looks at."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
     context.add_init_script(_TELL_VIOLATIONS)
+    context.request.get(engine.stack.api_url + engine.login_path(), max_redirects=0)
     console = Console(
         context, engine, request.node.name.removeprefix("test_").replace("/", "-").replace("[", "-").rstrip("]")
     )

@@ -175,7 +175,7 @@ def test_what_users_write_is_only_ever_text(console: Console, engine: Engine) ->
         "description": evil,
         "input": {"type": "object", "properties": {evil: {"type": "string", "title": evil, "description": evil}}},
         "tasks": {
-            "ask": {"approval": {"title": evil[:200], "approvers": [evil[:200]]}},
+            "ask": {"approval": {"title": evil[:200], "approvers": [evil[:200], "<script>alert(1)</script>"]}},
             "charge": {"run": "shop.charge", "with": {"order_id": evil, "amount": evil}},
         },
         "output": {"evil": "${{ input }}"},

@@ -19,6 +19,7 @@ PAGES = {
     "run-graph": "/runs/{failed}?tab=graph",
     "run-tasks": "/runs/{failed}?tab=tasks",
     "run-history": "/runs/{failed}?tab=history",
+    "run-logs": "/runs/{failed}?tab=logs",
     "run-data": "/runs/{failed}?tab=data",
     "run-definition": "/runs/{failed}?tab=definition",
     "run-approvals": "/runs/{asking}?tab=approvals&task=ask",
@@ -125,6 +126,20 @@ def test_a_map_is_counters_and_a_table_of_its_items(console: Console, scene: dic
     expect(panel.locator(".table-row")).to_have_count(4)
     panel.locator(".table-row").first.click()
     expect(page.get_by_role("complementary", name="Task rows.7")).to_contain_text("row 7 has no price")
+
+
+def test_what_a_body_logged_is_found_by_its_text(console: Console, scene: dict[str, str]) -> None:
+    page = console.open(f"/runs/{scene['failed']}?tab=logs")
+    lines = page.get_by_role("log").locator(".log-line")
+    expect(lines.first).to_contain_text("asked for")
+    expect(lines.first).to_contain_text("markup=<img src=x onerror=alert(1)>")
+    page.get_by_label("Text").fill("ORDER")
+    expect(lines.first).to_be_visible()
+    page.get_by_label("Text").fill("nobody says this")
+    expect(page.get_by_text("Nothing was logged.")).to_be_visible()
+    page.get_by_label("Text").fill("")
+    lines.first.get_by_role("button").click()
+    expect(page.get_by_role("complementary", name="Task charge")).to_be_visible()
 
 
 def test_an_address_that_is_none_says_so(console: Console, engine: Engine) -> None:

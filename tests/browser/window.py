@@ -35,6 +35,10 @@ class Engine:
         assert answer.is_success, answer.text
         return str(answer.json()["run_id"])
 
+    def login_path(self) -> str:
+        """What logs one browser in."""
+        return str(self.http.post("/login-codes").raise_for_status().json()["path"])
+
     def until(self, what: str, fact: Callable[[], Any]) -> Any:
         """Wait for a fact and answer it."""
         give_up_at = time.monotonic() + WAIT_SECONDS

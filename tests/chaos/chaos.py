@@ -27,7 +27,8 @@ STILL_SECONDS: Final = 60.0
 STEADY_SECONDS: Final = 3.0
 """So long nothing may be open before it counts as quiet: a dead letter may still be on its way to a person."""
 OPEN: Final = """SELECT (SELECT sum(row_version) FROM run), (
-  (SELECT count(*) FROM run WHERE status NOT IN ('completed', 'failed', 'cancelled', 'terminated'))
+  (SELECT count(*) FROM run WHERE status NOT IN
+    ('completed', 'failed', 'cancelled', 'terminated', 'compensated', 'compensation_failed'))
   + (SELECT count(*) FROM dead_letter WHERE status = 'parked')
   + (SELECT count(*) FROM parked_task)
   + (SELECT count(*) FROM inbox WHERE applied_at IS NULL))"""

@@ -14,7 +14,9 @@ Row = dict[str, Any]
 Key = tuple[str, int]
 """(run id, task)"""
 
-RUN_TERMINAL: Final = frozenset({"completed", "failed", "cancelled", "terminated"})
+RUN_TERMINAL: Final = frozenset(
+    {"completed", "failed", "cancelled", "terminated", "compensated", "compensation_failed"}
+)
 STOPS: Final = ("cancelled", "terminated")
 TERMINAL: Final = RUN_TERMINAL | {"skipped"}
 LEASE_SECONDS: Final = 2.0
@@ -32,14 +34,21 @@ EFFECT_BODIES: Final = frozenset(
 
 
 ITEMS_MAX: Final = 10_000
+COMPENSATIONS_FROM: Final = 200_000_000
 """An item of a map has the number (task + 1) * ITEMS_MAX + item."""
 
 
 def is_item(place: int) -> bool:
-    return place >= ITEMS_MAX
+    return ITEMS_MAX <= place < COMPENSATIONS_FROM
+
+
+def is_compensation(place: int) -> bool:
+    return place >= COMPENSATIONS_FROM
 
 
 def task_of(place: int) -> int:
+    if is_compensation(place):
+        return place - COMPENSATIONS_FROM
     return place // ITEMS_MAX - 1 if is_item(place) else place
 
 
@@ -84,7 +93,8 @@ class Facts:
         self.letters = {row["dead_letter_id"]: row for row in dump["dead_letter"]}
 
     def _is_known(self, row: Row) -> bool:
-        return "digest" in row or row.get("run_id") is None or row["run_id"] in self.runs
+        is_of_no_run = "digest" in row or "parent_run_id" in row  # a child has one only once it starts
+        return is_of_no_run or row.get("run_id") is None or row["run_id"] in self.runs
 
     def calls(self, op: str, outcome: str | None = None) -> Iterator[Row]:
         return (e for e in self.log if e["op"] == op and (outcome is None or e["outcome"] == outcome))
@@ -92,12 +102,17 @@ class Facts:
     def spec(self, key: Key) -> Row:
         """What the graph says about a task. Of a map the items have the body."""
         spec: Row = self.specs[self.runs[key[0]]["version_id"]][task_of(key[1])][1]
+        if is_compensation(key[1]):
+            undo: Row = spec["compensate"]
+            return undo
         if "map" not in spec:
             return spec
         return {name: given for name, given in spec.items() if name != ("map" if is_item(key[1]) else "run")}
 
     def _task_name(self, key: Key) -> str:
         name: str = self.specs[self.runs[key[0]]["version_id"]][task_of(key[1])][0]
+        if is_compensation(key[1]):
+            return f"{name}.compensate"
         return f"{name}.{key[1] % ITEMS_MAX}" if is_item(key[1]) else name
 
     def name(self, key: Key) -> str:
@@ -114,6 +129,12 @@ class Facts:
         )
         counts.update(status for of, status in self.open_items if of == run_id)
         return counts
+
+    def undone(self, run_id: str) -> dict[int, str]:
+        """Its compensations by state."""
+        return {
+            place: row["status"] for (of, place), row in self.tasks.items() if of == run_id and is_compensation(place)
+        }
 
     def of_task(self, key: Key, *kinds: str) -> list[Row]:
         return [r for r in self.history[key[0]] if r["task"] == key[1] and (not kinds or r["kind"] in kinds)]
@@ -143,8 +164,9 @@ def start_uniqueness(facts: Facts) -> Found:
         elif facts.runs[run_id]["input"] != entry["input"]:
             yield "a key was accepted with another input", f"{entry['key']} {run_id}"
     owned = {run_id: key for key, run_id in keys.items()}
+    children = {row["run_id"] for row in facts.dump.get("child_run", [])}
     for run_id in facts.runs:
-        if owned.get(run_id) not in asked:
+        if owned.get(run_id) not in asked and run_id not in children:
             yield "a run that no client started", run_id
 
 
@@ -211,9 +233,10 @@ def no_orphan_wait(facts: Facts) -> Found:
     wakers |= {row["run_id"] for row in facts.dump["inbox"] if row["applied_at"] is None}
     wakers |= {row["run_id"] for row in facts.dump.get("parked_task", [])}
     wakers |= {row["run_id"] for row in facts.dump.get("signal_wait", [])}
+    wakers |= {r["parent_run_id"] for r in facts.dump.get("child_run", []) if r["status"] in ("asked", "started")}
     wakers |= {run_id for (run_id, _), task in facts.tasks.items() if task["status"] in ("queued", "running")}
     for run_id, run in facts.runs.items():
-        if run["status"] in ("running", "waiting") and run_id not in wakers:
+        if run["status"] in ("running", "waiting", "compensating") and run_id not in wakers:
             yield "nothing will ever move this run", run_id
 
 
@@ -221,15 +244,25 @@ def pure_status(facts: Facts) -> Found:
     """I9: a run's status follows from its tasks."""
     for run_id, run in facts.runs.items():
         counts = facts.counts(run_id)
-        expected = "needs_attention" if run["attention"] else _status(counts, run.get("control", 0))
+        expected = (
+            "needs_attention" if run["attention"] else _status(counts, run.get("control", 0), facts.undone(run_id))
+        )
         if run["status"] != expected:
             yield f"status {run['status']}, its tasks say {expected}", f"{run_id} {dict(counts)}"
 
 
-def _status(counts: Counter[str], control: int) -> str:
+def _status(counts: Counter[str], control: int, undone: dict[int, str]) -> str:
     if all(status in TERMINAL for status in counts):
         if control & 4:
             return "terminated"
+        if undone and all(status in TERMINAL for status in undone.values()):
+            return "compensation_failed" if "failed" in undone.values() else "compensated"
+        if undone and not control & 3:
+            return "compensating"
+        if undone:
+            return "pausing" if {"queued", "running"} & set(undone.values()) else "paused"
+        if control & 8:
+            return "failed"
         return next((status for status in ("failed", "cancelled") if counts[status]), "completed")
     if control & 3:
         return "pausing" if counts["queued"] + counts["running"] else "paused"
@@ -290,7 +323,7 @@ def _differs(facts: Facts, key: Key) -> str | None:
     match task["status"]:
         case "completed":
             approved = any(row["kind"] == "decided" for row in facts.of_task(key))
-            has_none = not facts.spec(key).keys().isdisjoint(("signal", "map"))
+            has_none = not facts.spec(key).keys().isdisjoint(("signal", "map", "workflow"))
             resolved = bool(facts.of_task(key, "resolved", "looked_up")) or has_none
             if last is None or last["outcome"] != "completed":
                 return None if approved or resolved else "completed without a result"
@@ -508,6 +541,35 @@ def no_false_death(facts: Facts) -> Found:
             yield "taken over while nothing was broken", f"{facts.name(key)} at {at:.3f}"
 
 
+def sagas(facts: Facts) -> Found:
+    """I21: only what has ended badly is undone, and only what may have been done; what was done last, first."""
+    for run_id, run in facts.runs.items():
+        undone = facts.undone(run_id)
+        if undone and run["status"] in ("completed", "failed", "cancelled"):
+            yield f"a run is {run['status']} that undid what it did", run_id
+        for place in undone:
+            if facts.tasks[run_id, task_of(place)]["status"] == "skipped":
+                yield "what was skipped was undone", facts.name((run_id, place))
+            yield from _undone_early(facts, run_id, place, undone)
+
+
+def _undone_early(facts: Facts, run_id: str, place: int, undone: dict[int, str]) -> Found:
+    """The first body of a compensation begins, as the ledger saw it, behind the last attempts of those that needed its
+    task; one that was replayed is late for good."""
+    begun = [
+        line["begun_at"] for line in facts.effects.get(facts.effect_key((run_id, place)), []) if "begun_at" in line
+    ]
+    names = [name for name, _ in facts.specs[facts.runs[run_id]["version_id"]]]
+    for number, (_, spec) in enumerate(facts.specs[facts.runs[run_id]["version_id"]]):
+        after = number + COMPENSATIONS_FROM
+        needs = [spec["needs"]] if isinstance(spec.get("needs"), str) else spec.get("needs", [])
+        if after not in undone or names[task_of(place)] not in needs or facts.of_task((run_id, after), "replayed"):
+            continue
+        ended = [row["ended_at"] for row in facts.attempts.get((run_id, after), [])]
+        if begun and ended and min(begun) < max(ended) - CLOCK_SECONDS:
+            yield f"undone before {names[number]} was", facts.name((run_id, place))
+
+
 def pauses(facts: Facts) -> Found:
     """I25: what a pause withheld was handed out by its end, and a run that is paused was not paused for nothing."""
     for key, task in facts.tasks.items():
@@ -528,19 +590,48 @@ def cancel(facts: Facts) -> Found:
     applied = {r["run_id"]: r for rows in facts.history.values() for r in rows if r["kind"] in STOPS}
     for run_id, row in applied.items():
         for other in facts.history[run_id]:
-            if other["row_version"] > row["row_version"]:
+            is_undone = bool(facts.undone(run_id)) and (other["task"] is None or is_compensation(other["task"]))
+            if other["row_version"] > row["row_version"] and not is_undone:
                 yield f"{other['kind']} after the cancel", run_id
     seen: dict[int, float] = {}  # process -> when the ledger first met it
     for line in facts.ledger:
         if "begun_at" not in line:
             continue
         first = seen.setdefault(line["pid"], line["at"])
+        if line["key"].endswith(".compensate"):
+            continue  # which a cancel makes begin
         at = applied[line["run"]]["at"] if line["run"] in applied else None
         if at and first < at and _is_told(facts, at, line["begun_at"]):
             yield (
                 f"a body began {line['begun_at'] - at:.1f} s after the cancel",
                 f"{line['key']} token {line['token']}",
             )
+
+
+def children(facts: Facts) -> Found:
+    """I16b: who asks for a run gets one, or is told why not; what became of it is noted where it is awaited, and its
+    task says the same; it is cancelled because its parent needs it no more, and by policy, or because a client said so.
+    """
+    asked = {entry["run_id"] for op in ("cancel", "terminate") for entry in facts.calls(op)}
+    for row in facts.dump.get("child_run", []):
+        key, child = (row["parent_run_id"], row["task"]), facts.runs.get(row["run_id"])
+        where = f"{facts.name(key)} token {row['token']}: {row['run_id']}"
+        if row["status"] == "asked":
+            yield "a child was never started", where
+        if child is None:
+            if row["status"] not in ("refused", "cancelled"):
+                yield f"a child is {row['status']}, and there is no run", where
+            continue
+        if row["is_awaited"] and row["status"] != child["status"]:
+            yield f"a child is {child['status']}, and its row says {row['status']}", where
+        spec = facts.spec(key)["workflow"]
+        is_left = isinstance(spec, dict) and (spec.get("on_cancel") == "abandon" or spec.get("wait") is False)
+        if child["status"] == "cancelled" and row["run_id"] not in asked and (is_left or not row["cancel_asked_at"]):
+            yield "a child was cancelled, and nobody asked for it", where
+        task = facts.tasks[key]
+        is_said = row["is_awaited"] and task["token"] == row["token"] and task["status"] == "completed"
+        if is_said and child["status"] != "completed":
+            yield f"a child is {child['status']}, and its task completed", where
 
 
 def _is_told(facts: Facts, cancelled_at: float, begun_at: float) -> bool:
@@ -602,6 +693,11 @@ def approvals(facts: Facts) -> Found:
             yield f"applied as {told[0]['detail']}, decided {row['status']}", row["approval_id"]
         if row["status"] == "waiting" and facts.runs[row["run_id"]]["status"] in RUN_TERMINAL:
             yield "a question outlived its run", row["approval_id"]
+        votes = [vote for vote in facts.dump.get("approval_vote", []) if vote["approval_id"] == row["approval_id"]]
+        if row["decided_by"] not in (None, "expiry") and row["decided_by"] not in {vote["actor"] for vote in votes}:
+            yield f"decided by {row['decided_by']}, who has no vote", row["approval_id"]
+        if len([vote for vote in votes if vote["decision"] == "approve"]) > row["needed"]:
+            yield "more voted than were needed", row["approval_id"]
 
 
 def signals(facts: Facts) -> Found:
@@ -696,6 +792,7 @@ def dead_letters(facts: Facts) -> Found:
             key = (row["run_id"], row["task"])
             # A cancel that was accepted at the same moment wins; the run may be failed all the same.
             ended = any(r["kind"] in STOPS for r in facts.history[row["run_id"]])
+            ended = ended or (bool(facts.undone(row["run_id"])) and not is_compensation(row["task"]))
             told = any(r["token"] == row["token"] for r in facts.of_task(key, "replayed"))
             if not told and not ended:
                 yield "replayed, and its run never heard of it", id_
@@ -718,6 +815,8 @@ RULES: Final[list[tuple[str, Callable[[Facts], Found]]]] = [
     ("I12", exact_attempts),
     ("I13", no_orphan_wait),
     ("I16", cancel),
+    ("I16b", children),
+    ("I21", sagas),
     ("I25", pauses),
     ("I18", poison),
     ("I20", approvals),

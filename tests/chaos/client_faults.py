@@ -5,6 +5,7 @@ import json
 
 import httpx
 
+from tests.caller import HEADERS
 from tests.chaos.fault import Fault
 from tests.chaos.workload import WORKFLOWS
 
@@ -29,7 +30,9 @@ class NewVersion(Fault):
         """Runs under way stay on theirs; those that start now are on this one."""
         workflow = {**self.draw.choice(WORKFLOWS), "description": f"as of {self.draw.random()}"}
         with contextlib.suppress(httpx.TransportError):
-            answer = httpx.post(f"{self.draw.choice(self.system.api_urls)}/workflows", json=workflow, timeout=5)
+            answer = httpx.post(
+                f"{self.draw.choice(self.system.api_urls)}/workflows", json=workflow, headers=HEADERS, timeout=5
+            )
             self.fired += answer.status_code == httpx.codes.CREATED
 
 
@@ -53,7 +56,7 @@ class OddRequests(Fault):
             "a key of 300": json.dumps({"input": {}, "key": "k" * 300}).encode(),
         }
         answers = []
-        headers = {"content-type": "application/json"}
+        headers = {**HEADERS, "content-type": "application/json"}
         for what, body in bodies.items():
             url = f"{self.draw.choice(self.system.api_urls)}/workflows/w1/runs"
             with contextlib.suppress(httpx.TransportError):  # something else has broken it; nothing was said

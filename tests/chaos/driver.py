@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import httpx
 
+from tests.caller import HEADERS
 from tests.chaos.client_log import ClientLog
 from tests.chaos.system import System
 from tests.chaos.workload import WORKFLOWS, choose
@@ -35,7 +36,9 @@ class Driver:
         self._draw = random.Random(f"driver/{seed}")
         self.rate = rate
         self.started = 0
-        self._client = httpx.AsyncClient(timeout=CALL_SECONDS, limits=httpx.Limits(max_connections=100))
+        self._client = httpx.AsyncClient(
+            headers=HEADERS, timeout=CALL_SECONDS, limits=httpx.Limits(max_connections=100)
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._seen: set[str] = set()
         self._replays: dict[str, int] = {}

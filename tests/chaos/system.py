@@ -29,6 +29,7 @@ from headrace.embedded.process import free_port
 from headrace.engine import child_environment, engine_command, engine_environment
 from headrace.stack import worker_command
 from headrace.supervisor import Supervisor
+from tests.caller import HEADERS, TOKEN
 from tests.chaos.proxy import Proxies
 
 LEASE_SECONDS: Final = 2.0
@@ -218,6 +219,7 @@ class System:
             "HEADRACE_SECRET": self._secret,
             "HEADRACE_PARTITIONS": str(PARTITIONS),
             "HEADRACE_API_HOST": "127.0.0.1",
+            "HEADRACE_API_LOCAL_TOKEN": TOKEN,
             "HEADRACE_API_DRAIN_SECONDS": "1",
             "HEADRACE_RELAY_LEASE": "2",
             "HEADRACE_RELAY_TAKEOVER": "1",
@@ -238,7 +240,9 @@ class System:
         try:
             for url in self.api_urls:
                 httpx.get(f"{url}/health", timeout=2).raise_for_status()
-            items = httpx.get(f"{self.api_urls[0]}/workers", params={"limit": 200}, timeout=2).json()["items"]
+            items = httpx.get(f"{self.api_urls[0]}/workers", params={"limit": 200}, headers=HEADERS, timeout=2).json()[
+                "items"
+            ]
             return sum(bool(item["live"]) for item in items) >= 2
         except (httpx.HTTPError, KeyError):
             return False

@@ -13,8 +13,9 @@ from tests.chaos.report import KindLine, firing
 
 Evidence = tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, list[dict[str, Any]]]]
 LINEAR, ASKED, FAILED, STOPPED, CLAIMED = "run-linear", "run-asked", "run-failed", "run-stopped", "run-claimed"
-TOLD = "run-told"
+TOLD, PARENT, CHILD, UNDONE = "run-told", "run-parent", "run-child", "run-undone"
 T0 = 1_000_000.0
+UNDO = 200_000_000
 RETRY = {"attempts": 2, "delay": "200ms", "jitter": 0.2}
 DEFINITIONS: dict[str, dict[str, Any]] = {
     LINEAR: {"a": {"run": "chaos.effect", "retry": RETRY}, "b": {"run": "chaos.effect", "retry": RETRY}},
@@ -22,7 +23,14 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
     FAILED: {"a": {"run": "chaos.odd", "retry": RETRY}},
     STOPPED: {"a": {"run": "chaos.effect", "retry": RETRY}},
     CLAIMED: {"a": {"run": "chaos.outside", "exclusive": True, "effect": "manual", "retry": RETRY}},
+    UNDONE: {
+        "a": {"run": "chaos.effect", "compensate": {"run": "chaos.effect"}},
+        "b": {"run": "chaos.effect", "needs": ["a"], "compensate": {"run": "chaos.effect"}},
+        "c": {"run": "chaos.odd", "needs": ["b"]},
+    },
     TOLD: {"told": {"signal": "news"}, "or_not": {"signal": {"name": "olds", "timeout": "1s"}}},
+    PARENT: {"kid": {"workflow": {"name": "c"}}},
+    CHILD: {"a": {"run": "chaos.effect", "if": "false"}},
 }
 
 
@@ -57,14 +65,18 @@ def _call(
 
 
 def good() -> Evidence:
-    """Six runs: a retry that was lost and answered late, an approval, a failure replayed, a cancel, a claimed task, and
-    signals."""
+    """Nine runs: a retry that was lost and answered late, an approval, a failure replayed, a cancel, a claimed task,
+    one that undid what it did, signals, and a parent with its child."""
     error = {"code": "ERROR", "message": "no"}
     ledger = [
         _call(f"{LINEAR}/a", 1, T0 + 1, "timed_out", 1),
         _call(f"{LINEAR}/a", 2, T0 + 2, "repeated", 1),
         _call(f"{LINEAR}/b", 1, T0 + 3, "done", 2),
         _call(f"{ASKED}/then", 1, T0 + 3, "done", 3),
+        _call(f"{UNDONE}/a", 1, T0 + 0.5, "done", 5),
+        _call(f"{UNDONE}/b", 1, T0 + 1.5, "done", 6),
+        _call(f"{UNDONE}/b.compensate", 1, T0 + 13.5, "done", 7),
+        _call(f"{UNDONE}/a.compensate", 1, T0 + 24.5, "done", 8),
         _call(f"{CLAIMED}/a", 1, T0 + 1, "noted", None, op="note", mark="enter"),
         _call(f"{CLAIMED}/a", 1, T0 + 1, "done", 4),
         _call(f"{CLAIMED}/a", 1, T0 + 1, "noted", None, op="note", mark="leave", after=0.9),
@@ -80,6 +92,7 @@ def good() -> Evidence:
             "answer": {"run_id": run_id},
         }
         for run_id in DEFINITIONS
+        if run_id != CHILD
     ]
     said = {"at": T0 + 2, "done_at": T0 + 2.1, "outcome": "OK"}
     log += [
@@ -109,16 +122,26 @@ def good() -> Evidence:
             _run(LINEAR, "completed", 6, T0 + 3.5), _run(ASKED, "completed", 3, T0 + 3.5),
             _run(FAILED, "failed", 8, T0 + 9),
             _run(STOPPED, "cancelled", 3, T0 + 2.5), _run(CLAIMED, "completed", 2, T0 + 2),
-            _run(TOLD, "completed", 4, T0 + 2),
+            _run(TOLD, "completed", 4, T0 + 2), _run(PARENT, "completed", 2, T0 + 2),
+            _run(CHILD, "completed", 1, T0 + 1), _run(UNDONE, "compensated", 6, T0 + 25),
         ],
-        "trigger_key": [{"key": f"api:{run_id}", "run_id": run_id, "digest": ""} for run_id in DEFINITIONS],
+        "trigger_key": [
+            {"key": f"api:{run_id}", "run_id": run_id, "digest": ""} for run_id in DEFINITIONS if run_id != CHILD
+        ],
+        "child_run": [
+            {"parent_run_id": PARENT, "task": 0, "token": 1, "run_id": CHILD, "status": "completed", "is_awaited": True,
+             "cancel_asked_at": None}
+        ],
         "task": [
             _task(LINEAR, 0, "completed", 2, 2), _task(LINEAR, 1, "completed", 1, 1),
             _task(ASKED, 0, "completed", 0, 1),
             _task(ASKED, 1, "completed", 1, 1), _task(FAILED, 0, "failed", 4, 4), _task(STOPPED, 0, "cancelled", 1, 1),
-            _task(CLAIMED, 0, "completed", 1, 1),
+            _task(CLAIMED, 0, "completed", 1, 1), _task(UNDONE, 0, "completed", 1, 1),
+            _task(UNDONE, 1, "completed", 1, 1), _task(UNDONE, 2, "failed", 1, 1),
+            _task(UNDONE, UNDO, "completed", 1, 1), _task(UNDONE, UNDO + 1, "completed", 1, 1),
             {**_task(TOLD, 0, "completed", 0, 1), "output": {"outcome": "received", "signal_id": "s1"}},
             {**_task(TOLD, 1, "completed", 0, 1), "output": {"outcome": "timed_out"}},
+            _task(PARENT, 0, "completed", 0, 1), _task(CHILD, 0, "skipped", 0, 0),
         ],
         "signal": [
             {**_signal("s5", 1, "refused", reason="over"), "posted_id": "p1", "is_exclusive": True},
@@ -140,6 +163,11 @@ def good() -> Evidence:
             _attempt(FAILED, 0, 4, "failed", 8, T0 + 9, error=error),
             _attempt(STOPPED, 0, 1, "cancelled", 3, T0 + 2.5),
             _attempt(CLAIMED, 0, 1, "completed", 2, T0 + 2, output={"receipt": 4}),
+            _attempt(UNDONE, 0, 1, "completed", 2, T0 + 1, output={"receipt": 5}),
+            _attempt(UNDONE, 1, 1, "completed", 3, T0 + 2, output={"receipt": 6}),
+            _attempt(UNDONE, 2, 1, "failed", 4, T0 + 3, error={**error, "retryable": False}),
+            _attempt(UNDONE, UNDO + 1, 1, "completed", 5, T0 + 14, output={"receipt": 7}),
+            _attempt(UNDONE, UNDO, 1, "completed", 6, T0 + 25, output={"receipt": 8}),
         ],
         "history": [
             *(_history(run_id, 1, "started", T0) for run_id in DEFINITIONS),
@@ -153,6 +181,7 @@ def good() -> Evidence:
             _history(STOPPED, 3, "cancelled", T0 + 2.5),
             _history(TOLD, 2, "signalled", T0 + 1, task=0, token=1),
             _history(TOLD, 3, "signalled", T0 + 1.1),
+            _history(PARENT, 2, "child_told", T0 + 2, task=0, token=1),
             _history(TOLD, 4, "due", T0 + 2, task=1, token=1, detail={"timer": "wait"}),
         ],
         "timer": [],
@@ -160,11 +189,14 @@ def good() -> Evidence:
         "parked_task": [],
         "inbox": [{"inbox_id": "i", "run_id": STOPPED, "kind": "cancelled", "applied_at": T0 + 2.5}],
         "approval": [
-            {"approval_id": "q", "run_id": ASKED, "task": 0, "token": 1, "status": "approved", "decided_by": "ada"}
+            {"approval_id": "q", "run_id": ASKED, "task": 0, "token": 1, "status": "approved", "decided_by": "ada",
+             "needed": 1}
         ],
+        "approval_vote": [{"approval_id": "q", "actor": "ada", "decision": "approve"}],
         "dead_letter": [
             _letter("d1", "task", "replayed", run_id=FAILED, task=0, token=2),
             _letter("d2", "task", "discarded", run_id=FAILED, task=0, token=4),
+            _letter("d4", "task", "parked", run_id=UNDONE, task=2, token=1),
             _letter("d3", "record", "parked", topic="headrace.events", partition=0, offset=7),
         ],
         "partition_owner": [{"topic": "headrace.events", "partition": 0, "topic_id": "x", "next_offset": 8}],
@@ -299,6 +331,10 @@ SPOILED: list[tuple[str, str, Spoil]] = [
     ("I12", "more attempts than allowed", _drop("history", run_id=FAILED, kind="replayed")),
     ("I12", "failed with a try left", _drop("attempt", run_id=FAILED, attempt=3)),
     ("I13", "a run that nothing will move", _set("run", {"run_id": STOPPED}, status="waiting", finished_at=None)),
+    ("I21", "a run that undid what it did, and failed", _set("run", {"run_id": UNDONE}, status="failed")),
+    ("I21", "what was done first, undone first",
+     _set("attempt", {"run_id": UNDONE, "task": UNDO + 1}, ended_at=T0 + 24.9)),
+    ("I9", "a run that is undone only in part", _set("task", {"run_id": UNDONE, "task": UNDO}, status="failed")),
     ("I25", "an end of no pause", _add("history", _history(LINEAR, 7, "resumed", T0, detail={"scope": 1}))),
     ("I25", "what is withheld for ever", _set("task", {"run_id": LINEAR, "task": 0}, withheld="turn")),
     ("I16", "a body long after the cancel", _tell(_call(f"{STOPPED}/a", 1, T0 + 90, "done", 9))),
@@ -307,8 +343,15 @@ SPOILED: list[tuple[str, str, Spoil]] = [
     ("I18", "an odd start accepted", _say({"op": "fault", "kind": "F35", "healed_at": T0, "answers": [("NaN", 201)]})),
     ("I18", "a forged result that counted", _set("attempt", {"run_id": ASKED}, output={"forged": True})),
     ("I20", "two decisions accepted", _say({**DECIDE, "decision": "reject", "actor": "grace"})),
+    ("I16b", "a child that was never started", _set("child_run", {}, status="asked")),
+    ("I16b", "a child without a run", _drop("run", run_id=CHILD)),
+    ("I16b", "a child that was cancelled for no reason", _set("run", {"run_id": CHILD}, status="cancelled")),
+    ("I16b", "a child whose end was not noted", _set("child_run", {}, status="started")),
+    ("I1", "a run that no task asked for", _drop("child_run")),
     ("I20", "decided by somebody else", _set("approval", {}, decided_by="grace")),
     ("I20", "applied other than decided", _set("history", {"kind": "decided"}, detail={"outcome": "rejected"})),
+    ("I20", "decided without a vote", _drop("approval_vote")),
+    ("I20", "a vote too many", _add("approval_vote", {"approval_id": "q", "actor": "eve", "decision": "approve"})),
     ("I20", "a question that outlived its run", _set("approval", {}, status="waiting")),
     ("I22", "a dead letter closed twice", _say({"op": "replay", "dead_letter_id": "d1"})),
     ("I22", "a parked task resolved twice", _resolve_twice),

@@ -1,9 +1,9 @@
 """What is started: the workflows, and by seed which of them, with which input.
 
 W1 linear with effect keys · W2 fan-out of 20 and a join, with a random skip · map: 12 items, 5 at a time · W4 approval
-with expiry, and signals with a time-out that fails or is an outcome · W8 retry and
-backoff · W9 odd results, and bodies that kill their worker · outside: effects without keys (`manual`, `reconcile`) and
-exclusive tasks. W3 (durable functions), W5 (sagas), W6 (child runs), W7 (schedules) and W10 (tenants) need features
+with expiry, and signals with a time-out that fails or is an outcome · W5 sagas · W6 parents and children ·
+W8 retry and backoff · W9 odd results, and bodies that kill their worker · outside: effects without keys (`manual`,
+`reconcile`) and exclusive tasks. W3 (durable functions), W7 (schedules) and W10 (tenants) need features
 that are still to come.
 """
 
@@ -61,7 +61,13 @@ def _approval(on_expiry: str) -> dict[str, Any]:
             "before": {"run": "chaos.effect", "retry": _RETRY},
             "ask": {
                 "needs": ["before"],
-                "approval": {"title": "Go on?", "approvers": ["somebody"], "expires": "4s", "on_expiry": on_expiry},
+                "approval": {
+                    "title": "Go on?",
+                    "approvers": ["ada", "grace"],
+                    "expires": "4s",
+                    "on_expiry": on_expiry,
+                    "remind": ["1s"],
+                },
             },
             "after": {"run": "chaos.effect", "needs": ["ask"], "with": "${{ tasks.before.output }}", "retry": _RETRY},
         },
@@ -97,6 +103,36 @@ def _outside() -> dict[str, Any]:
     }
 
 
+def _child() -> dict[str, Any]:
+    return {
+        "name": "w6-child",
+        "output": {"receipt": "${{ tasks.one.output }}"},
+        "tasks": {
+            "one": {"run": "chaos.effect", "retry": _RETRY},
+            "two": {"run": "chaos.effect", "needs": ["one"], "with": "${{ tasks.one.output }}", "retry": _RETRY},
+        },
+    }
+
+
+def _parent() -> dict[str, Any]:
+    return {
+        "name": "w6",
+        "tasks": {
+            "before": {"run": "chaos.effect", "retry": _RETRY},
+            "kid": {"needs": ["before"], "workflow": "w6-child"},
+            "left": {"needs": ["before"], "workflow": {"name": "w6-child", "on_cancel": "abandon"}, "timeout": "20s"},
+            "free": {"needs": ["before"], "workflow": {"name": "w6-child", "wait": False}},
+            "after": {
+                "run": "chaos.effect",
+                "needs": ["kid", "left", "free"],
+                "join": "always",
+                "with": "${{ tasks.before.output }}",
+                "retry": _RETRY,
+            },
+        },
+    }
+
+
 def _retries() -> dict[str, Any]:
     retry = {"attempts": 12, "delay": "300ms", "backoff": "linear", "cap": "1s", "jitter": 0.2}
     flaky = {"run": "chaos.flaky", "timeout": "1s", "retry": retry}
@@ -115,12 +151,31 @@ def _odd() -> dict[str, Any]:
     }
 
 
+def _saga() -> dict[str, Any]:
+    """Nobody ever tells the last task anything, so the run fails behind all others; or earlier, or it is cancelled."""
+    undo = {"run": "chaos.effect", "with": "${{ task.input }}", "retry": _RETRY}
+    done = {"run": "chaos.effect", "retry": _RETRY, "compensate": undo}
+    return {
+        "name": "w5",
+        "tasks": {
+            "first": done,
+            "left": {**done, "needs": ["first"], "with": "${{ tasks.first.output }}"},
+            "right": {**done, "needs": ["first"], "with": "${{ tasks.first.output }}"},
+            "meet": {**done, "needs": ["left", "right"], "with": "${{ tasks.left.output }}"},
+            "last": {"needs": ["meet"], "signal": {"name": "chaos.never", "timeout": "1s"}},
+        },
+    }
+
+
 WORKFLOWS: Final[list[dict[str, Any]]] = [
     _linear(),
     _fan(),
     _map(),
     *map(_approval, ("fail", "approve", "reject")),
     _signals(),
+    _child(),
+    _parent(),
+    _saga(),
     _outside(),
     _retries(),
     _odd(),
@@ -133,6 +188,8 @@ _SHARES: Final = {
     "w4-approve": 4,
     "w4-reject": 4,
     "w4-signal": 8,
+    "w6": 8,
+    "w5": 8,
     "outside": 12,
     "w8": 15,
     "w9": 4,

@@ -25,9 +25,9 @@ from headrace.machine import (
     Resolved,
     RunStatus,
 )
-from headrace.machine.advance import HANDOUTS_LOST_MAX, LOST
 from headrace.machine.backoff import RetryPlan
 from headrace.machine.plan import Effect
+from headrace.machine.reason import HANDOUTS_LOST_MAX, LOST
 from headrace.messages import (
     PAYLOAD_BYTES_MAX,
     Due,

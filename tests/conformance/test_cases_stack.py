@@ -102,7 +102,7 @@ def case_on(kafka: ApacheKafka, database: str, folder: Path, **options: Any) -> 
             settings={"HEADRACE_SLOT": prefix, "CASES": str(folder)},
             **options,
         ) as stack,
-        httpx.Client(base_url=stack.api_url, timeout=10) as http,
+        httpx.Client(base_url=stack.api_url, headers=stack.headers, timeout=10) as http,
     ):
         for definition in WORKFLOWS:
             http.post("/workflows", json=definition).raise_for_status()

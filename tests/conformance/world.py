@@ -57,6 +57,7 @@ from streams.session_agent import SessionAgent
 from streams.sweeps import Sweeps
 from streams.topics import Log
 from streams.trigger_agent import TriggerAgent
+from tests.caller import HEADERS
 
 EVENTS, WORKERS, CONTROL = "headrace.events", "headrace.workers", "headrace.control"
 COMMANDS = "headrace.commands.default"
@@ -194,7 +195,9 @@ class World:
         app = create_app(self.settings)
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", timeout=20) as client,
+            httpx.AsyncClient(
+                transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=HEADERS, timeout=20
+            ) as client,
         ):
             yield client
 

@@ -40,7 +40,7 @@ class Starts:
     def __init__(self, stack: Stack, workflow: str) -> None:
         self._stack, self._workflow = stack, workflow
         self._prefix = f"{workflow}-{uuid.uuid4().hex[:8]}"
-        self._client = httpx.Client(base_url=stack.api_url, timeout=CALL_SECONDS)
+        self._client = httpx.Client(base_url=stack.api_url, headers=stack.headers, timeout=CALL_SECONDS)
         self._tried = 0
         self.accepted: dict[str, str] = {}
         """Run ids by key, of all that were answered with a run."""

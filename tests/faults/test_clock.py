@@ -114,7 +114,7 @@ def site(empty: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]
         settings={"HEADRACE_SLOT": "stepped", "HEADRACE_RELAY_LEASE": "2"},
     ) as stack:
         for workflow in (WORK, RETRY, ASK):
-            httpx.post(f"{stack.api_url}/workflows", json=workflow).raise_for_status()
+            httpx.post(f"{stack.api_url}/workflows", headers=stack.headers, json=workflow).raise_for_status()
         stack.wait_workers(2)
         yield Site(stack, clock)
 
@@ -224,7 +224,9 @@ def test_f37_a_question_expires_by_the_stepped_clock(site: Site):
         assert site.query("SELECT title FROM approval WHERE decided_at < expires_at") == []
         site.set_ahead(0)
         ((id_,),) = site.query("SELECT approval_id FROM approval WHERE status = 'waiting'")
-        httpx.post(f"{site.stack.api_url}/approvals/{id_}/approve", json={}).raise_for_status()
+        httpx.post(
+            f"{site.stack.api_url}/approvals/{id_}/approve", headers=site.stack.headers, json={}
+        ).raise_for_status()
         eventually(ask.have_completed, "the second was still open")
         ask.check()
 

@@ -129,7 +129,7 @@ class Stand:
 
     def __init__(self, stack: Stack, armed: Path, ledger: Path) -> None:
         self.stack, self.armed, self.ledger = stack, armed, ledger
-        self.client = httpx.Client(base_url=stack.api_url, timeout=10)
+        self.client = httpx.Client(base_url=stack.api_url, headers=stack.headers, timeout=10)
         self.orders = 0
 
     # -- the client

@@ -27,7 +27,7 @@ WORKFLOWS = [
 
 class Engine:
     def __init__(self, stack: Stack, ledger: Path) -> None:
-        self.http, self._ledger = httpx.Client(base_url=stack.api_url, timeout=10), ledger
+        self.http, self._ledger = httpx.Client(base_url=stack.api_url, headers=stack.headers, timeout=10), ledger
 
     def start(self, workflow: str, **input: Any) -> str:
         answer = self.http.post(f"/workflows/{workflow}/runs", json={"input": input})

@@ -96,7 +96,7 @@ def site_on(
         settings={"LEDGER": str(folder / "ledger.db"), "HEADRACE_SLOT": prefix, "HEADRACE_RELAY_LEASE": "2"},
     ) as stack:
         for workflow in (QUICK, HELD):
-            httpx.post(f"{stack.api_url}/workflows", json=workflow).raise_for_status()
+            httpx.post(f"{stack.api_url}/workflows", headers=stack.headers, json=workflow).raise_for_status()
         stack.wait_workers(2)
         yield Site(pair, stack, folder)
 
@@ -125,7 +125,9 @@ def test_f22_nothing_is_lost_when_a_synchronous_standby_takes_over(synchronous: 
         with being_started(quick):
             eventually(lambda: len(quick.accepted) >= RUNS, "runs are being started")
             synchronous.pair.kill_primary()
-            refused = httpx.post(f"{stack.api_url}/workflows/quick/runs", json={"input": {}}, timeout=10)
+            refused = httpx.post(
+                f"{stack.api_url}/workflows/quick/runs", headers=stack.headers, json={"input": {}}, timeout=10
+            )
             assert says_come_again(refused), "it is a standby still"
             time.sleep(UNPROMOTED_SECONDS)
             synchronous.pair.promote()
@@ -238,7 +240,9 @@ def hand_outs(site: Site, run_id: str) -> list[tuple[str, str, int]]:
 
 
 def start_held(stack: Stack, permit: str) -> str:
-    answer = httpx.post(f"{stack.api_url}/workflows/held/runs", json={"input": {"permit": permit}})
+    answer = httpx.post(
+        f"{stack.api_url}/workflows/held/runs", headers=stack.headers, json={"input": {"permit": permit}}
+    )
     return str(answer.raise_for_status().json()["run_id"])
 
 
@@ -281,7 +285,7 @@ def check_report(site: Site) -> None:
     said = [line for name, line in site.stack.lines if name.startswith("streams")]
     assert any("it failed over, or was restored" in line for line in said)
     assert any("the database went back in time" in line for line in said)
-    page = httpx.get(f"{site.stack.api_url}/metrics").text
+    page = httpx.get(f"{site.stack.api_url}/metrics", headers=site.stack.headers).text
     (count,) = [
         float(line.split()[1]) for line in page.splitlines() if line.startswith("headrace_lost_future_records_total")
     ]
@@ -291,7 +295,10 @@ def check_report(site: Site) -> None:
 def check_that_starts_come_again(site: Site, lost: Starts) -> None:
     """A run that was lost is unknown, and its caller can start it anew under the same key."""
     runs = dict(lost.accepted)
-    answers = {httpx.get(f"{site.stack.api_url}/runs/{run_id}").status_code for run_id in runs.values()}
+    answers = {
+        httpx.get(f"{site.stack.api_url}/runs/{run_id}", headers=site.stack.headers).status_code
+        for run_id in runs.values()
+    }
     assert answers == {httpx.codes.NOT_FOUND}
     lost.repeat()
     assert not set(lost.accepted.values()) & set(runs.values())

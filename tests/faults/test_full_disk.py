@@ -106,7 +106,7 @@ def stack_on(folder: Path, *, slot: str = "headrace", **servers: Any) -> Generat
         settings={"LEDGER": str(folder / "ledger.db"), "HEADRACE_SLOT": slot, "HEADRACE_RELAY_LEASE": "2"},
         **servers,
     ) as made:
-        httpx.post(f"{made.api_url}/workflows", json=WORKFLOW).raise_for_status()
+        httpx.post(f"{made.api_url}/workflows", headers=made.headers, json=WORKFLOW).raise_for_status()
         made.wait_workers(1)
         yield made
 
@@ -136,7 +136,9 @@ def test_f23_a_full_data_disk_refuses_starts_cleanly_and_loses_none(site: Site):
         site.data.fill()
         site.starts.start(padding=PADDING)
     assert "No space left on device" in site.server.log.read_text()
-    assert httpx.get(f"{site.stack.api_url}/runs").status_code == httpx.codes.OK, "reading needs no room"
+    assert httpx.get(f"{site.stack.api_url}/runs", headers=site.stack.headers).status_code == httpx.codes.OK, (
+        "reading needs no room"
+    )
 
     with contextlib.suppress(psycopg.OperationalError):
         query(site.stack.postgres, "CHECKPOINT")  # it needs room of its own: the server goes down and recovers
@@ -158,7 +160,9 @@ def test_f23_a_full_disk_of_the_write_ahead_log_stops_postgres_and_loses_nothing
             query(site.stack.postgres, "SELECT pg_switch_wal()")
     said = site.server.log.read_bytes()[said_before:].decode()
     assert 'PANIC:  could not write to file "pg_wal/' in said
-    refused = httpx.post(f"{site.stack.api_url}/workflows/disks/runs", json={"input": {"n": 0}})
+    refused = httpx.post(
+        f"{site.stack.api_url}/workflows/disks/runs", headers=site.stack.headers, json={"input": {"n": 0}}
+    )
     assert says_come_again(refused)
 
     site.wal.free()
@@ -208,7 +212,7 @@ def test_f24_a_full_disk_of_kafka_makes_the_outbox_grow_and_loses_nothing(
 
 def outbox_lag_bytes(stack: Stack) -> float:
     """`headrace_outbox_lag_bytes`, as an operator's alert sees it."""
-    lines = httpx.get(f"{stack.api_url}/metrics").text.splitlines()
+    lines = httpx.get(f"{stack.api_url}/metrics", headers=stack.headers).text.splitlines()
     (value,) = [line.split()[1] for line in lines if line.startswith("headrace_outbox_lag_bytes ")]
     return float(value)
 

@@ -53,14 +53,14 @@ def stack(own_kafka: ApacheKafka, database: str, topic_prefix: str, tmp_path: Pa
         log_level="warning",
         settings={"HEADRACE_SLOT": topic_prefix, "LEDGER": str(tmp_path / "ledger.db"), "HEADRACE_RELAY_LEASE": "2"},
     ) as made:
-        assert httpx.post(f"{made.api_url}/workflows", json=WORKFLOW).status_code == 201
+        assert httpx.post(f"{made.api_url}/workflows", headers=made.headers, json=WORKFLOW).status_code == 201
         made.wait_workers(2)
         yield made
 
 
 def start(stack: Stack, count: int = RUNS, first: int = 0, **more: Any) -> None:
     """Start runs over HTTP; repeats a start with its key until it is answered, as a client does."""
-    with httpx.Client(base_url=stack.api_url, timeout=10) as client:
+    with httpx.Client(base_url=stack.api_url, headers=stack.headers, timeout=10) as client:
         for n in range(first, first + count):
             body = {"input": {"n": n, **more}, "key": f"run-{n}"}
             eventually(lambda body=body: _accepted(client, body), "the start is accepted")
@@ -171,7 +171,7 @@ def test_starts_are_accepted_while_kafka_is_away(stack: Stack, tmp_path: Path, o
     own_kafka.kill9()
     try:
         start(stack, RUNS // 2, RUNS // 2)
-        health = httpx.get(f"{stack.api_url}/health")
+        health = httpx.get(f"{stack.api_url}/health", headers=stack.headers)
         assert health.status_code == 200
     finally:
         own_kafka.start()
@@ -183,7 +183,9 @@ def test_postgres_killed_is_a_503_and_then_everything_goes_on(stack: Stack, tmp_
     start(stack, RUNS // 2)
     postgres.kill9()
     try:
-        answer = httpx.post(f"{stack.api_url}/workflows/faults/runs", json={"input": {"n": 0}}, timeout=20)
+        answer = httpx.post(
+            f"{stack.api_url}/workflows/faults/runs", headers=stack.headers, json={"input": {"n": 0}}, timeout=20
+        )
         assert answer.status_code == 503
         assert int(answer.headers["retry-after"]) >= 1
         assert answer.headers["content-type"] == "application/problem+json"

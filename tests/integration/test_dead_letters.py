@@ -36,7 +36,7 @@ from headrace.messages import (
     encode,
     make_nonce,
 )
-from state.bulk_replays import step
+from state.bulk_steps import step
 from state.decisions import replay_dead_letter
 from state.outbox import Record, unbundle
 from state.plans import Plans
@@ -44,7 +44,7 @@ from state.sql import load
 from state.store import Rows, Store, execute_sync
 from streams.backlog import Backlog
 from streams.batch import Batch
-from streams.bulk_replay import BulkReplay
+from streams.bulk import Bulk
 from streams.clock import DatabaseClock
 from streams.database import Database
 from streams.metrics import Metrics
@@ -53,6 +53,7 @@ from streams.run_agent import RunAgent
 from streams.run_cache import RunCache
 from streams.topics import Log
 from streams.trigger_agent import TriggerAgent
+from tests.caller import HEADERS
 
 SECRET = "0123456789abcdef"
 EVENTS = "headrace.events"
@@ -207,7 +208,7 @@ class Desk:
 
     async def step(self) -> int:
         async with self.connection() as connection, connection.transaction():
-            return await step(connection, self.store)
+            return await step(connection, self.store, self.plans)
 
     async def step_until_over(self, replay_id: str, seconds: float = 30) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
@@ -224,7 +225,9 @@ async def desk(database: str) -> AsyncIterator[Desk]:
     app = create_app(settings)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", timeout=20) as api,
+        httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=HEADERS, timeout=20
+        ) as api,
     ):
         made = Desk(database, api, settings)
         made.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", made.slot)
@@ -567,7 +570,7 @@ async def test_a_replayed_record_is_completed_once_its_partition_was_read_behind
     letter, topic = desk.bury_record(b"{", 3), "shop.orders"
     await desk.ownership.lease(topic, "log", [0])
     await desk.post(f"/dead-letters/{letter}/replay")
-    sweep = BulkReplay(desk.store, Logs(topic, 10))  # type: ignore[arg-type]
+    sweep = Bulk(desk.store, desk.plans, Logs(topic, 10))  # type: ignore[arg-type]
     async with desk.connection() as connection:
         assert await sweep.note_published(connection) == 0  # no tick came back yet: it may not be in the log
         desk.query("INSERT INTO watermark VALUES ('sessions', now() + interval '1 minute')")
@@ -588,7 +591,7 @@ async def test_a_dry_run_says_what_would_be_replayed_and_replays_nothing(desk: D
     assert (answer["count"], answer["has_more"], answer["dead_letter_ids"]) == (12, False, letters)
     assert [item["dead_letter_id"] for item in answer["sample"]] == letters[:10]
     assert len(await desk.letters()) == 13
-    assert desk.query("SELECT count(*) FROM bulk_replay") == [(0,)]
+    assert desk.query("SELECT count(*) FROM bulk") == [(0,)]
 
 
 async def test_a_selection_is_frozen_when_it_is_asked_for(desk: Desk) -> None:
@@ -618,7 +621,7 @@ async def test_b98_of_two_bulk_replays_of_the_same_letters_one_gets_them(desk: D
     body = {"filter": {"workflow": "orders"}, "rate": 1000}
     answers = await asyncio.gather(*(desk.api.post("/dead-letters/replay", json=body) for _ in range(6)))
     assert sorted(answer.status_code for answer in answers) == [202] + [409] * 5
-    assert desk.query("SELECT count(*) FROM bulk_replay") == [(1,)]
+    assert desk.query("SELECT count(*) FROM bulk") == [(1,)]
     (bulk,) = (await desk.read("/dead-letters/replays"))["items"]
     await desk.step_until_over(bulk["replay_id"])
     assert await desk.apply_requests() == 5
@@ -654,8 +657,8 @@ async def test_the_rate_is_kept_also_after_the_engine_was_away(desk: Desk) -> No
     bulk = await desk.post("/dead-letters/replay", {"filter": {"workflow": "orders"}, "rate": 0.5})
     assert await desk.step() == 1
     assert await desk.step() == 0
-    desk.query("UPDATE bulk_replay SET rate = 2")
-    desk.query("UPDATE bulk_replay SET next_at = now() - interval '1 hour'")
+    desk.query("UPDATE bulk SET rate = 2")
+    desk.query("UPDATE bulk SET next_at = now() - interval '1 hour'")
     assert await desk.step() == 3  # the one that is due, and one second's worth
     assert await desk.step() == 0
     progress = await desk.read(f"/dead-letters/replays/{bulk['replay_id']}")
@@ -666,7 +669,7 @@ async def test_two_processes_share_the_work_without_a_letter_twice(desk: Desk) -
     await desk.bury(8)
     await desk.post("/dead-letters/replay", {"filter": {"workflow": "orders"}, "rate": 1000})
     deadline = time.monotonic() + 30
-    while desk.query("SELECT 1 FROM bulk_replay WHERE finished_at IS NULL"):
+    while desk.query("SELECT 1 FROM bulk WHERE finished_at IS NULL"):
         assert time.monotonic() < deadline
         await asyncio.gather(desk.step(), desk.step(), desk.step())
     assert desk.query("SELECT count(*), count(DISTINCT run_id) FROM inbox") == [(8, 8)]
@@ -685,7 +688,7 @@ async def test_a_stopped_bulk_replay_leaves_the_rest_parked(desk: Desk) -> None:
         2,
     )
     await desk.post(path, status=409)
-    desk.query("UPDATE bulk_replay SET next_at = now()")
+    desk.query("UPDATE bulk SET next_at = now()")
     assert await desk.step() == 0
     again = await desk.post("/dead-letters/replay", {"filter": {"workflow": "orders"}})
     assert again["selected"] == 2
@@ -726,7 +729,7 @@ async def test_nobody_replays_everything_by_leaving_something_out(desk: Desk) ->
 
 async def test_a_replay_of_nothing_is_refused_and_an_unknown_one_not_found(desk: Desk) -> None:
     await desk.post("/dead-letters/replay", {"filter": {"task": "nope"}}, status=409)
-    assert desk.query("SELECT count(*) FROM bulk_replay") == [(0,)]
+    assert desk.query("SELECT count(*) FROM bulk") == [(0,)]
     for id_ in (str(uuid7()), "x"):
         assert (await desk.api.get(f"/dead-letters/replays/{id_}")).status_code == 404
         await desk.post(f"/dead-letters/replays/{id_}/stop", status=404)
@@ -739,14 +742,15 @@ async def test_a_bulk_replay_with_one_idempotency_key_is_one(desk: Desk) -> None
     answers = [await desk.api.post("/dead-letters/replay", json=body, headers=headers) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [202, 202]
     assert answers[0].json()["replay_id"] == answers[1].json()["replay_id"]
-    assert desk.query("SELECT count(*) FROM bulk_replay") == [(1,)]
+    assert desk.query("SELECT count(*) FROM bulk") == [(1,)]
 
 
 # == kill -9 ===========================================================================================================
 SWEEP = """
 import asyncio, sys, psycopg
 from pydantic import SecretStr
-from state.bulk_replays import step
+from state.bulk_steps import step
+from state.plans import Plans
 from state.settings import EngineSettings
 from state.store import Store
 
@@ -755,7 +759,7 @@ async def main():
     async with await psycopg.AsyncConnection.connect(sys.argv[1], autocommit=True) as connection:
         while True:
             async with connection.transaction():
-                await step(connection, store)
+                await step(connection, store, Plans())
             await asyncio.sleep(0.005)
 
 asyncio.run(main())
@@ -786,7 +790,7 @@ async def test_cp19_a_bulk_replay_killed_half_way_goes_on_and_replays_each_lette
         desk.bury_record(b"{%d" % n, n)
     desk.published("shop.orders")
     bulk = await desk.post("/dead-letters/replay", {"filter": {"kind": "record"}, "rate": 10})
-    done = "SELECT count(*) FROM bulk_replay_letter WHERE outcome IS NOT NULL"
+    done = "SELECT count(*) FROM bulk_item WHERE outcome IS NOT NULL"
     deadline = time.monotonic() + 120
     for part in range(1, kills + 2):
         process = sweep()
@@ -808,9 +812,9 @@ async def test_cp19_a_bulk_replay_killed_half_way_goes_on_and_replays_each_lette
 async def test_a_step_that_dies_before_its_commit_changes_nothing(desk: Desk) -> None:
     letters = [desk.bury_record(b"{%d" % n, n) for n in range(3)]
     bulk = await desk.post("/dead-letters/replay", {"filter": {"kind": "record"}, "rate": 1000})
-    desk.query("UPDATE bulk_replay SET next_at = now() - interval '1 s'")
+    desk.query("UPDATE bulk SET next_at = now() - interval '1 s'")
     dying = await psycopg.AsyncConnection.connect(desk.dsn)
-    assert await step(dying, desk.store) == 3
+    assert await step(dying, desk.store, desk.plans) == 3
     desk.query("SELECT pg_terminate_backend(%s)", dying.info.backend_pid)
     await dying.close()
     assert desk.published("shop.orders") == []

@@ -50,6 +50,8 @@ class Dev:
             self.kill()
             raise
         self.api = self.banner["api"]
+        addresses = json.loads((folder / ".headrace" / "dev.json").read_text())
+        self.headers = {"Authorization": f"Bearer {addresses['token']}"}
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -193,7 +195,9 @@ def test_a_new_project_runs_stops_cleanly_and_remembers_its_runs(project: Path, 
 
 def test_saved_files_are_taken_up_and_a_killed_worker_is_replaced(project: Path, start: Callable[..., Dev]) -> None:
     dev = start()
-    wait_for(lambda: any(worker["live"] for worker in httpx.get(f"{dev.api}/workers").json()["items"]))
+    wait_for(
+        lambda: any(worker["live"] for worker in httpx.get(f"{dev.api}/workers", headers=dev.headers).json()["items"])
+    )
 
     (project / "app.py").write_text("def broken(:\n")
     dev.wait_text("cannot be imported")
@@ -240,7 +244,7 @@ def test_saved_files_are_taken_up_and_a_killed_worker_is_replaced(project: Path,
     dev.wait_text("waiting")
     assert [each["task"] for each in headrace(project, "approvals")["items"]] == ["sign"]
     headrace(project, "approve", "last", "--comment", "fine")
-    wait_for(lambda: httpx.get(f"{dev.api}/runs/{run['run_id']}").json()["status"] == "completed")
+    wait_for(lambda: httpx.get(f"{dev.api}/runs/{run['run_id']}", headers=dev.headers).json()["status"] == "completed")
     # Killed before anybody heard that it had begun, the first body counts as none: then this is attempt 1 again.
     assert (project / "begun").read_text().split() in (["1", "2"], ["1", "1"])
     assert headrace(project, "doctor")["ok"]

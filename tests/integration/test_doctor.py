@@ -66,6 +66,8 @@ INSERT INTO timer SELECT run_id, task, token, 'backoff', due_at FROM task WHERE 
 INSERT INTO approval (approval_id, run_id, task, token, title, approvers, on_expiry, status, decided_at) VALUES
   (gen_random_uuid(), '{COMPLETED}', 2, 1, '', '[]', 'fail', 'approved', now()),
   (gen_random_uuid(), '{ASKED}', 2, 1, '', '[]', 'fail', 'waiting', NULL);
+INSERT INTO approval_vote (approval_id, actor, voter, decision, digest, source)
+  SELECT approval_id, 'ada', 'ada', 'approve', '', 'api' FROM approval WHERE run_id = '{COMPLETED}';
 INSERT INTO parked_task (run_id, task, token, error) VALUES ('{PARKED}', 0, 1, '{{}}');
 INSERT INTO dead_letter (dead_letter_id, kind, run_id, task, token, reason)
   VALUES (gen_random_uuid(), 'task', '{FAILED}', 0, 2, 'ERROR');
@@ -96,6 +98,13 @@ LISTENS = (
     f"INSERT INTO signal_wait (run_id, task, token, name, key) VALUES ('{ASKED}', 2, 1, 'paid', 'a'); "
 )
 """The task waits for a signal, and not for a person."""
+NEW = "0199c3f4-5a6b-7c8d-9e0f-a1b2c3d4e5f6"
+CHILD = (
+    f"DELETE FROM approval WHERE run_id = '{ASKED}'; "
+    "INSERT INTO child_run (parent_run_id, task, token, run_id, workflow, input, is_awaited, depth, status, asked_at, "
+    f"ended_at) VALUES ('{ASKED}', 2, 1, '{{}}', 'w', '1', true, 1, '{{}}', {{}}, {{}}); "
+)
+"""The task waits for a run, and not for a person."""
 SIGNAL = (
     "INSERT INTO signal (signal_id, run_id, name, key, data, status, task, token, row_version, settled_at) "
     "VALUES ('00000000-0000-7000-8000-0000000000aa', '{}', 'paid', {}, '1', '{}'{}); "
@@ -152,6 +161,10 @@ FAULTS: list[tuple[str, str]] = [
     ("approvals", f"INSERT INTO history (run_id, row_version, at, kind, task, token, detail) VALUES ('{COMPLETED}', 5, "
                   "now(), 'decided', 2, 1, '{\"outcome\": \"approved\"}')"),
     ("approvals", f"UPDATE approval SET status = 'rejected' WHERE run_id = '{COMPLETED}'"),
+    ("approvals", "DELETE FROM approval_vote"),
+    ("approvals", f"UPDATE approval SET needed = 2 WHERE run_id = '{COMPLETED}'"),
+    ("approvals", "UPDATE approval_vote SET approval_id = "
+                  f"(SELECT approval_id FROM approval WHERE run_id = '{ASKED}')"),
     ("approvals", f"UPDATE approval SET status = 'approved', decided_at = now() WHERE run_id = '{ASKED}'"),
     ("signals", TAKEN),
     ("signals", TAKEN + OUTPUT % "00000000-0000-7000-8000-0000000000ab"),
@@ -161,6 +174,11 @@ FAULTS: list[tuple[str, str]] = [
     ("signals", LISTENS + "UPDATE signal_wait SET token = 2"),
     ("signals", LISTENS + f"UPDATE task SET status = 'completed' WHERE run_id = '{ASKED}'"),
     ("signals", KEPT.format("NULL").replace("kept", "sent")),
+    ("children", CHILD.format(NEW, "asked", "now() - interval '2 min'", "NULL")),
+    ("children", CHILD.format(NEW, "started", "now()", "NULL")),
+    ("children", CHILD.format(RUNNING, "asked", "now()", "NULL")),
+    ("children", CHILD.format(COMPLETED, "started", "now()", "NULL")),
+    ("children", CHILD.format(COMPLETED, "completed", "now()", "now()")),
     ("posted_signals", LATE + POSTED),
     ("posted_signals", LATE + POSTED + "UPDATE signal_wait SET delivery = 'all'; "
                        f"UPDATE posted_signal SET taken_as = '{RUNNING}'"),
@@ -202,8 +220,10 @@ LEGITIMATE = [
     PAUSE.format(1),
     PAUSE.format(1) + f"DELETE FROM timer; UPDATE task SET due_at = NULL, withheld = 'body' WHERE run_id = '{BACKOFF}'",
     f"DELETE FROM timer; UPDATE task SET status = 'queued', due_at = NULL, token = 2 WHERE run_id = '{BACKOFF}'",
-    f"UPDATE approval SET status = 'approved', decided_at = now() WHERE run_id = '{ASKED}'; "
+    f"UPDATE approval SET status = 'approved', decided_at = now(), decided_by = 'expiry' WHERE run_id = '{ASKED}'; "
     + REQUEST.format(ASKED, "decided", "now()"),
+    CHILD.format(NEW, "asked", "now()", "NULL"),
+    CHILD.format(RUNNING, "started", "now()", "NULL"),
     LISTENS,
     LISTENS + KEPT.format("'b'"),
     LISTENS + POSTED,
@@ -349,8 +369,8 @@ async def test_what_is_on_its_way_is_no_finding(connection: psycopg.AsyncConnect
 
 
 async def test_every_check_has_a_planted_fault(connection: psycopg.AsyncConnection[Any]):
-    assert set(await diagnose(connection)) - {"server", "clock", "maps"} == {name for name, _ in FAULTS}
-    # Those of `maps` are in test_maps.py, where there are maps.
+    assert set(await diagnose(connection)) - {"server", "clock", "maps", "pools"} == {name for name, _ in FAULTS}
+    # Those of `maps` and `pools` are in test_maps.py and test_pools.py, where there are some.
 
 
 async def test_a_finding_has_at_most_three_examples(connection: psycopg.AsyncConnection[Any]):

@@ -87,7 +87,7 @@ def site(
         settings=settings,
     )
     try:
-        with stack, Client(stack.api_url, actor="ada") as client:
+        with stack, Client(stack.api_url, stack.token, actor="ada", roles=("release-managers", "sales")) as client:
             stack.wait_workers(2)
             yield Site(stack, client, folder, settings["FLIGHTS_POSTGRES"])
     finally:
@@ -121,7 +121,7 @@ def orders(site: Site, kafka: ApacheKafka) -> Iterator[list[dict[str, Any]]]:
     admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
     site.client.publish((EXAMPLES / "orders" / "workflow.yaml").read_text())
     demo = demo_module()
-    assert demo.subscribe(site.stack.api_url, topic=topic)
+    assert demo.subscribe(site.stack, topic=topic)
     placed = shop.make_orders(ORDERS)
     wrong = {**placed[0], "amount_cents": "49.00 EUR"}
     records = shop.write_orders([wrong, *placed[1:]])
@@ -152,8 +152,9 @@ def wait_for_orders(site: Site, orders: list[dict[str, Any]]) -> dict[str, Run]:
     return {order: runs[0] for order, runs in found.items()}
 
 
-def parked(client: Client, kind: str) -> DeadLetter | None:
-    return next((each for each in client.dead_letters(status="parked") if each.kind == kind), None)
+def parked(client: Client, kind: str, workflow: str | None = None) -> DeadLetter | None:
+    letters = client.dead_letters(status="parked")
+    return next((each for each in letters if each.kind == kind and workflow in (None, each.workflow)), None)
 
 
 def test_each_order_runs_once_and_is_charged_once(site: Site, orders: list[dict[str, Any]]) -> None:
@@ -182,7 +183,7 @@ def test_a_wrong_order_is_repaired_and_completes(site: Site, orders: list[dict[s
     assert run.status == "failed"
     assert task_of(site.client, run, "validate").attempt == 1, "nobody tries again what cannot get better"
     assert task_of(site.client, run, "charge").status == "skipped"
-    letter = until(lambda: parked(site.client, "task"))
+    letter = until(lambda: parked(site.client, "task", "orders"))
     assert (letter.run_id, letter.task) == (run.run_id, "validate")
     site.client.replay(letter.dead_letter_id, input=orders[0])
     with pytest.raises(ConflictError):
@@ -282,6 +283,57 @@ def test_loading_twice_leaves_each_flight_once(tmp_path: Path) -> None:
     assert warehouse.totals("run") == {"AA": expected}
 
 
+# == documents =========================================================================================================
+def test_a_blank_page_is_scanned_again_and_replayed_alone(site: Site, tmp_path: Path) -> None:
+    scanner, client = importlib.import_module("documents.scanner"), site.client
+    client.publish((EXAMPLES / "documents" / "workflow.yaml").read_text())
+    scanner.scan(tmp_path / "scans", blank=(3,))
+    given = {"document": "INV-2041", "scans": str(tmp_path / "scans"), "folder": str(tmp_path / "kept")}
+    run = run_of(client, client.start("documents", given).run_id)
+    assert (run.status, task_of(client, run, "validate").status) == ("failed", "skipped")
+    letter = until(lambda: parked(client, "task", "documents"))
+    assert (letter.run_id, letter.task) == (run.run_id, "read.2")
+    assert "nothing to read" in letter.error["message"]
+    again = scanner.scan_page(tmp_path / "again.png", 3)
+    client.replay(letter.dead_letter_id, input={"number": 3, "image": str(again)})
+    until(lambda: client.run(run.run_id).status == "completed")
+    pages = [outcomes(client, run, f"read.{page}") for page in range(4)]
+    once = [(1, "completed")]
+    assert pages == [once, once, [(1, "failed"), (2, "completed")], once], "no other page was read again"
+    output = client.run(run.run_id).output
+    assert (output["total_cents"], output["customer"]) == (scanner.TOTAL_CENTS, "C-1042")
+    record = json.loads(Path(output["file"]).read_text())
+    assert [what for what, _ in record["positions"]] == [each.what for page in scanner.PAGES for each in page]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (("Total: 765.25", "Total: 765.52"), "do not add up"),
+        (("Footrest: 39.75", "Footrest: 89.75"), "do not add up"),
+        (("Page 2 of 4", "Page 3 of 4"), "page 2 of 4 does not say so"),
+        (("Invoice INV-2041\nPage 4", "Invoice INV-2014\nPage 4"), "2 invoices"),
+    ],
+)
+def test_pages_that_were_read_wrongly_are_no_invoice(spoil: tuple[str, str], why: str, tmp_path: Path) -> None:
+    bodies, scanner = importlib.import_module("documents.app"), importlib.import_module("documents.scanner")
+    pages = []
+    for number in range(1, 5):
+        text = tmp_path / f"{number}.txt"
+        text.write_text("\n".join(scanner.write_lines(number)).replace(*spoil))
+        pages.append(bodies.Page(number=number, text=text, lines=1))
+    with pytest.raises(NonRetryable, match=why):
+        bodies.validate(pages)
+
+
+def test_taking_the_images_in_again_makes_no_second_copy(tmp_path: Path) -> None:
+    bodies, scanner = importlib.import_module("documents.app"), importlib.import_module("documents.scanner")
+    scanner.scan(tmp_path / "scans")
+    first = bodies.upload(tmp_path / "scans", tmp_path / "kept", "INV-1")
+    assert bodies.upload(tmp_path / "scans", tmp_path / "kept", "INV-1") == first
+    assert len(list((tmp_path / "kept" / "images").iterdir())) == len(scanner.PAGES)
+
+
 # == release ===========================================================================================================
 def start_release(site: Site, folder: Path, version: str) -> Run:
     """Started, and past its checks: it waits for a person."""
@@ -341,6 +393,60 @@ def test_a_check_refuses_what_it_is_there_for(
         getattr(release, name)(Path(built.archive))
 
 
+# == settlement ========================================================================================================
+@pytest.fixture
+def settlements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
+    monkeypatch.setenv("SETTLEMENT_DATA", str(tmp_path))
+    bodies, registry = importlib.import_module("settlement.app"), Registry()
+    for name in ("hold", "release", "assess", "waive", "settle", "find", "reverse", "confirm", "record"):
+        registry.task(f"settlement.{name}")(getattr(bodies, name))
+    with Harness((EXAMPLES / "settlement" / "workflow.yaml").read_text(), registry) as harness:
+        yield harness
+
+
+def payment(payee: str, cents: int) -> dict[str, Any]:
+    return {"payment": {"id": "P-1", "payer": "Ada", "payee": payee, "cents": cents}}
+
+
+def ledger_of(folder: Path) -> Any:
+    return importlib.import_module("settlement.ledger").Ledger(folder)
+
+
+def test_a_small_payment_needs_nobody(settlements: Harness, tmp_path: Path) -> None:
+    settlements.crash_next("settle", after_its_effect=True)
+    run = settlements.start(payment("Grace", 4_900))
+    settlements.run_until_idle()
+    assert (run.status, run.tasks["agreed"], run.output) == ("completed", "skipped", {"receipt": "settle-P-1"})
+    assert ledger_of(tmp_path).balances() == {"Ada": -4_900, "Grace": 4_900}, "looked up, and not settled twice"
+    assert ledger_of(tmp_path).audited() == ["P-1"]
+
+
+def test_a_large_payment_is_settled_once_two_of_three_agree(settlements: Harness, tmp_path: Path) -> None:
+    run = settlements.start(payment("Grace", 250_000))
+    assert run.question("agreed").title == "Pay 2500 EUR to Grace?"
+    run.approve("agreed", by="ada")
+    assert (run.status, ledger_of(tmp_path).booked("P-1")) == ("waiting", ["hold"])
+    run.approve("agreed", by="grace")
+    assert (run.status, ledger_of(tmp_path).booked("P-1")) == ("completed", ["hold", "settle"])
+
+
+def test_a_payment_that_is_refused_gives_back_what_was_held(settlements: Harness, tmp_path: Path) -> None:
+    run = settlements.start(payment("Grace", 250_000))
+    run.reject("agreed", by="alan")
+    settlements.run_until_idle()
+    assert (run.status, ledger_of(tmp_path).booked("P-1")) == ("compensated", ["hold", "release"])
+    assert ledger_of(tmp_path).balances() == {}
+
+
+def test_a_payment_that_cannot_be_confirmed_is_undone_backwards(settlements: Harness, tmp_path: Path) -> None:
+    settlements.crash_next("settle.compensate", after_its_effect=True)
+    run = settlements.start(payment("closed-account", 4_900))
+    settlements.run_until_idle()
+    assert (run.status, ledger_of(tmp_path).balances()) == ("compensated", {})
+    assert ledger_of(tmp_path).booked("P-1") == ["hold", "settle", "reverse", "release"]
+    assert run.compensations == {"hold": "completed", "settle": "completed"}
+
+
 # == demo follow-up ===================================================================================================
 FOLLOW_UP = {
     "contact": {"name": "Ada", "email": "ada@example.org", "zone": "Europe/Berlin"},
@@ -372,7 +478,7 @@ def test_a_follow_up_takes_from_friday_to_thursday(follow_ups: Harness, tmp_path
     follow_ups.run_until_idle()
     assert follow_ups.now.strftime("%A, %H:%M UTC") == "Monday, 08:00 UTC", "nine in Berlin"
     follow_ups.advance(hours=3)
-    run.approve("agreed", by="grace")
+    run.approve("agreed", by="grace", roles=["sales"])
     assert (run.task("mail").attempt, len(office(tmp_path).done("mail"))) == (1, 1), "looked up, and not sent twice"
     assert [note["email"] for note in office(tmp_path).done("crm")] == ["ada@example.org"]
     follow_ups.advance(days=3)
@@ -385,7 +491,7 @@ def test_a_follow_up_takes_from_friday_to_thursday(follow_ups: Harness, tmp_path
 def test_a_reply_needs_no_reminder_whenever_it_comes(follow_ups: Harness, tmp_path: Path, days: int) -> None:
     run = follow_ups.start(FOLLOW_UP)
     follow_ups.run_until_idle()
-    run.approve("agreed", by="grace")
+    run.approve("agreed", by="grace", roles=["sales"])
     follow_ups.advance(days=days)
     run.signal("mail.replied", {"text": "Tuesday"}, key="alan@example.org")
     assert run.status == "waiting", "somebody else's reply"
@@ -451,7 +557,7 @@ def test_the_demo_loses_nothing_when_one_more_process_is_killed(victim: str) -> 
     with Demo("--orders", "10", "--kill", victim) as demo:
         status, said = demo.finish()
     assert status == 0, said
-    assert said.splitlines()[-1] == "demo: 14 runs completed, 91 tasks, 0 lost"
+    assert said.splitlines()[-1] == "demo: 17 runs completed, 112 tasks, 0 lost"
     assert "killed worker-1" in said
 
 
@@ -459,11 +565,12 @@ def test_the_demo_loses_nothing_when_one_more_process_is_killed(victim: str) -> 
 def test_the_demo_outlives_its_api_stays_up_when_asked_and_stops_at_a_signal() -> None:
     with Demo("--orders", "5", "--kill", "api", KEEP="1") as demo:
         api = demo.wait_said(r"still up. API (\S+?),")[1]
-        with Client(api) as client:
-            assert {run.status for run in client.runs().items} == {"completed"}
+        token = demo.wait_said(r"HEADRACE_API_TOKEN=(\S+)")[1]
+        with Client(api, token) as client:
+            assert {run.status for run in client.runs().items} == {"completed", "compensated"}
         demo.process.send_signal(signal.SIGINT)
         status, said = demo.finish()
-    assert (status, said.splitlines()[-1]) == (0, "demo: 9 runs completed, 66 tasks, 0 lost")
+    assert (status, said.splitlines()[-1]) == (0, "demo: 12 runs completed, 87 tasks, 0 lost")
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from state.store import Rows, Store, StoredRun, execute
 from state.workflows import publish
 from streams.database import Database
 from streams.run_cache import RunCache
+from tests.caller import HEADERS
 
 LEASE = 10.0
 TASKS: dict[str, Any] = {
@@ -338,6 +339,24 @@ async def test_an_approval(yard: Yard):
     assert "APPROVAL_MISSING" in await yard.codes(run_id)
 
 
+async def test_an_approval_of_several_says_who_has_voted_and_what_comes_next(yard: Yard):
+    approval = {"approvers": ["ada", "grace"], "needed": 2, "remind": "1h", "expires": "1d", "on_expiry": "escalate",
+                "escalate": [{"to": ["alan"]}]}  # fmt: skip
+    run_id = await yard.start({"ask": {"approval": approval}})
+    await yard.query(
+        "INSERT INTO approval_vote (approval_id, actor, voter, in_place_of, decision, digest, source) "
+        "SELECT approval_id, 'eve', 'ada', 'ada', 'approve', '', 'api' FROM approval"
+    )
+    (cause,) = await yard.causes(run_id)
+    for words in (
+        "1 of 2 have said yes: eve in place of ada; it waits for grace.", "the next of its escalation is asked in",
+        "They are reminded in",
+    ):  # fmt: skip
+        assert words in cause.text
+    await yard.query("UPDATE approval SET expires_at = now()")
+    assert await yard.codes(run_id) == ["APPROVAL_OPEN"], "its expiry is no end while somebody is left to ask"
+
+
 async def test_a_task_that_waits_for_a_person_after_an_ambiguous_end(yard: Yard):
     run_id = await yard.start({"pay": {"run": "t.pay", "effect": "manual"}})
     await yard.begin(run_id, await yard.session(run_id))
@@ -456,7 +475,7 @@ async def test_an_explanation_takes_as_many_statements_for_a_wide_run_as_for_a_n
                 patch.setattr(psycopg.AsyncCursor, "execute", counted)
                 counts.append(0)
                 await yard.causes(run_id, task)
-    assert counts == [6, 6, 6, 6]
+    assert counts == [7, 7, 7, 7]
 
 
 async def test_the_api_answers_with_causes(yard: Yard):
@@ -464,7 +483,7 @@ async def test_the_api_answers_with_causes(yard: Yard):
     app = create_app(yard.settings)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as api,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=HEADERS) as api,
     ):
         run = (await api.get(f"/runs/{run_id}/explain")).json()
         task = (await api.get(f"/tasks/{run_id}.ask/explain")).json()

@@ -10,11 +10,13 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from headrace.errors import ConflictError
+from headrace.errors import ConflictError, NotFoundError
 from headrace.machine.place import ITEMS_MAX, place_of
 from headrace.messages import Event, Requested, Started
+from state.control import rerun, supply_output
 from state.decisions import cancel_run, replay_dead_letter
 from state.doctor import examine
+from state.plans import Plans
 from tests.integration.test_run_agent import Engine
 
 PAGES: Final = 1
@@ -246,3 +248,88 @@ async def test_the_doctor_finds_a_map_that_does_not_agree_with_its_items(engine:
         checks = {check.name: check for check in await examine(connection)}
     assert not checks["maps"].ok
     assert run_id in checks["maps"].detail
+
+
+# == run again =========================================================================================================
+async def rerun_(engine: Engine, run_id: str, *names: str, foreseen: int | None = None) -> None:
+    """As a person asks for it, and applied by a process that has only Postgres."""
+    async with await psycopg.AsyncConnection.connect(engine.dsn) as connection:
+        prospect = await rerun(
+            connection, engine.store, Plans(), UUID(run_id), names, input=None, row_version=None, reason="", actor="ada"
+        )
+    of_map = next(each for each in prospect.tasks if each.task == PAGES)
+    assert of_map.items == foreseen
+    ((inbox,),) = engine.query("SELECT inbox_id FROM inbox WHERE applied_at IS NULL")
+    engine.agent.close()
+    await engine.apply((run_id, Requested(str(inbox))))
+
+
+async def test_a_rerun_takes_only_the_items_that_failed(engine: Engine):
+    run_id = await begin(engine, 6, failures="finish", max_parallel=2)
+    for item in range(6):
+        await engine.apply(failed(engine, run_id, item) if item % 2 else done(engine, run_id, item))
+    assert engine.status(run_id) == "failed"
+    await rerun_(engine, run_id, foreseen=3)
+    assert counters(engine, run_id) == ("waiting", 6, 6, 3, 0)
+    assert items(engine, run_id) == ["completed", "queued", "completed", "queued", "completed", "pending"]
+    assert engine.query("SELECT task, withheld FROM task WHERE withheld IS NOT NULL") == [(place_of(PAGES, 5), "room")]
+    assert engine.query("SELECT status, count(*) FROM dead_letter GROUP BY status") == [("replayed", 3)]
+    await all_is_well(engine)
+    engine.agent.close()
+    await engine.apply(done(engine, run_id, 1, 2))
+    await engine.apply(done(engine, run_id, 3, 2), done(engine, run_id, 5, 2))
+    assert counters(engine, run_id) == ("completed", 6, 6, 6, 0)
+    assert engine.query("SELECT output::text FROM task WHERE task = 1") == [("[0,1,2,3,4,5]",)]
+    await all_is_well(engine)
+
+
+async def test_one_item_of_a_map_that_has_completed_runs_again(engine: Engine):
+    run_id = await begin(engine, 3)
+    await engine.apply(*(done(engine, run_id, item) for item in range(3)))
+    await engine.apply(engine.succeeded(run_id, AFTER))
+    assert engine.status(run_id) == "completed"
+    await rerun_(engine, run_id, "pages.1", foreseen=1)
+    assert counters(engine, run_id) == ("waiting", 3, 3, 2, 0)
+    await all_is_well(engine)
+    await engine.apply(engine.succeeded(run_id, place_of(PAGES, 1), 2, output=b'"new"'))
+    assert engine.query("SELECT output::text FROM task WHERE task = 1") == [('[0,"new",2]',)]
+    await engine.apply(engine.succeeded(run_id, AFTER, 2))
+    assert engine.status(run_id) == "completed"
+    await all_is_well(engine)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+async def test_a_map_starts_over_with_a_list_of_another_length(engine: Engine, count: int):
+    run_id = await begin(engine, 3)
+    await engine.apply(*(done(engine, run_id, item) for item in range(3)))
+    await engine.apply(engine.succeeded(run_id, AFTER))
+    await rerun_(engine, run_id, "list", foreseen=3)
+    assert counters(engine, run_id) == ("pending", None, None, None, None)
+    await all_is_well(engine)
+    engine.agent.close()
+    await engine.apply(engine.succeeded(run_id, 0, 2, output=json.dumps(list(range(count))).encode()))
+    assert counters(engine, run_id) == ("waiting", count, count, 0, 0)
+    await all_is_well(engine)
+    for item in range(count):
+        await engine.apply(done(engine, run_id, item, 2 if item < 3 else 1))
+        engine.agent.close()
+    assert counters(engine, run_id) == ("completed", count, count, count, 0)
+    await all_is_well(engine)
+    await engine.apply(engine.succeeded(run_id, AFTER, 2))
+    assert engine.status(run_id) == "completed"
+    assert engine.query("SELECT max(n) FROM (SELECT count(*) AS n FROM attempt GROUP BY task) AS t") == [(2,)]
+
+
+async def test_an_item_is_given_its_output(engine: Engine):
+    run_id = await begin(engine, 2, failures="finish")
+    await engine.apply(done(engine, run_id, 0), failed(engine, run_id, 1))
+    async with await psycopg.AsyncConnection.connect(engine.dsn) as connection:
+        where, what = (engine.store, Plans(), UUID(run_id)), {"reason": "known", "actor": "ada"}
+        with pytest.raises(NotFoundError):
+            await supply_output(connection, *where, "pages.7", b"7", **what)
+        await supply_output(connection, *where, "pages.1", b'"by hand"', **what)
+    ((inbox,),) = engine.query("SELECT inbox_id FROM inbox WHERE applied_at IS NULL")
+    await engine.apply((run_id, Requested(str(inbox))))
+    assert counters(engine, run_id) == ("completed", 2, 2, 2, 0)
+    assert engine.query("SELECT output::text FROM task WHERE task = 1") == [('[0,"by hand"]',)]
+    await all_is_well(engine)

@@ -53,7 +53,7 @@ def site(kafka: ApacheKafka, database_of_module: str, tmp_path_factory: pytest.T
             log_level="warning",
             settings={"HEADRACE_SLOT": prefix},
         ) as stack,
-        httpx.Client(base_url=stack.api_url, timeout=10) as http,
+        httpx.Client(base_url=stack.api_url, headers=stack.headers, timeout=10) as http,
     ):
         http.post("/workflows", json=WORKFLOW).raise_for_status()
         stack.wait_workers(1)

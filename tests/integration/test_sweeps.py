@@ -345,3 +345,68 @@ async def test_a_tick_claims_nothing_that_a_transaction_under_way_may_still_deci
         assert await tick() <= begun + 1e-5
         await slow.rollback()
         assert await tick() > begun
+
+
+# == what waits behind a busy worker ===================================================================================
+async def settle(yard: Yard, session_id: str, *, slots: int, held: int) -> None:
+    await yard.query("UPDATE worker_session SET slots = %s, held = %s WHERE session_id = %s", slots, held, session_id)
+    await yard.query("UPDATE task SET changed_at = now() - interval '2 s'")
+
+
+async def stuck(yard: Yard) -> list[tuple[str, int]]:
+    """Run and token of what workers are told to hand over."""
+    await yard.sweeps._stuck(yard.connection)
+    said = await yard.said("control")
+    assert {order["kind"] for _, order in said} <= {"yield"}
+    return [(run_id, order["token"]) for run_id, order in said]
+
+
+async def test_what_waits_behind_a_busy_worker_is_asked_for_once_while_another_is_idle(yard: Yard):
+    run_ids = [await yard.start() for _ in range(3)]
+    busy = await yard.session(*((run_id, 0, 1) for run_id in run_ids))
+    await settle(yard, busy, slots=1, held=3)
+    runs = "UPDATE task SET status = 'running', attempt = 1, session_id = %s WHERE run_id = %s"
+    await yard.query(runs, busy, run_ids[0])
+    assert await stuck(yard) == [], "there is nobody else"
+    idle = await yard.session()
+    await settle(yard, idle, slots=4, held=3)
+    assert await stuck(yard) == [(run_ids[1], 1)], "as many as can begin at once, the oldest first"
+    assert await stuck(yard) == [], "the worker was told so"
+
+
+@pytest.mark.parametrize("why", ["full", "draining", "ended", "silent", "another queue"])
+async def test_nothing_is_moved_to_a_worker_that_would_not_take_it(yard: Yard, why: str):
+    busy = await yard.session((run_id := await yard.start(), 0, 1))
+    await settle(yard, busy, slots=1, held=2)
+    other = await yard.session()
+    await settle(yard, other, slots=1, held=1 if why == "full" else 0)
+    changes = {
+        "draining": "UPDATE worker_session SET draining = true WHERE session_id = %s",
+        "ended": "UPDATE worker_session SET ended_at = now() WHERE session_id = %s",
+        "silent": "UPDATE worker_session SET renewed_at = now() - interval '1 min' WHERE session_id = %s",
+        "another queue": "UPDATE worker_session SET queues = '{mail}' WHERE session_id = %s",
+    }
+    if why in changes:
+        await yard.query(changes[why], other)
+    assert await stuck(yard) == []
+    await yard.query(
+        "UPDATE worker_session SET draining = false, ended_at = NULL, renewed_at = now(), queues = '{default}'"
+    )
+    await settle(yard, other, slots=1, held=0)
+    assert await stuck(yard) == [(run_id, 1)]
+
+
+async def test_what_has_waited_for_a_moment_only_stays_where_it_is(yard: Yard):
+    busy = await yard.session((await yard.start(), 0, 1))
+    await yard.session()
+    await settle(yard, busy, slots=1, held=2)
+    await yard.query("UPDATE task SET changed_at = now()")
+    assert await stuck(yard) == []
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 4, 6, 8, 16, 64])
+def test_a_task_that_is_handed_out_again_comes_to_the_other_half_and_in_time_to_every_partition(partitions: int):
+    store = Store(EngineSettings(postgres="", secret=SecretStr("0123456789abcdef"), partitions=partitions))
+    places = [store.stride * token % partitions for token in range(partitions)]
+    assert sorted(places) == list(range(partitions))
+    assert partitions < 4 or partitions // 2 <= places[1] < partitions

@@ -167,11 +167,13 @@ def test_dev_runs_from_the_installed_wheel_beside_the_users_modules(python: Path
     try:
         lines = (json.loads(line) for line in dev.stdout if line.startswith("{"))
         api = next(line["api"] for line in lines if "api" in line)
+        token = json.loads((project / ".headrace" / "dev.json").read_text())["token"]
+        headers = {"Authorization": f"Bearer {token}"}
         definition = {"name": "mine", "tasks": {"a": {"run": "mine.a"}}}
-        assert httpx.post(f"{api}/workflows", json=definition).status_code == 201
-        run_id = httpx.post(f"{api}/workflows/mine/runs", json={"input": {"n": 1}}).json()["run_id"]
+        assert httpx.post(f"{api}/workflows", json=definition, headers=headers).status_code == 201
+        run_id = httpx.post(f"{api}/workflows/mine/runs", json={"input": {"n": 1}}, headers=headers).json()["run_id"]
         give_up_at = time.monotonic() + 60
-        while (told := httpx.get(f"{api}/runs/{run_id}").json())["status"] != "completed":
+        while (told := httpx.get(f"{api}/runs/{run_id}", headers=headers).json())["status"] != "completed":
             assert time.monotonic() < give_up_at, told
             time.sleep(0.1)
         assert told["outputs"] == {"a": {"n": 1}}

@@ -1,22 +1,24 @@
 """What must hold: some of it at every commit, the rest when all is quiet. Violations are sentences, in order."""
 
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import msgspec
 
-from headrace.machine.place import ITEMS_MAX
+from headrace.machine.place import ITEMS_MAX, is_compensation, is_item
 from headrace.messages import Lost, decode_event
 from headrace.messages import effect_key as name_effect
 from tests.simulation.kafka import Stored
 from tests.simulation.postgres import Row, Transaction
+from tests.simulation.workloads import SLOTS
 
 if TYPE_CHECKING:
     from tests.simulation.scene import Scene
 
 ENDS: Final = frozenset({"completed", "failed", "skipped", "cancelled"})
-RUN_ENDS: Final = frozenset({"completed", "failed", "cancelled", "terminated"})
+RUN_ENDS: Final = frozenset({"completed", "failed", "cancelled", "terminated", "compensated", "compensation_failed"})
 VIOLATIONS_MAX: Final = 20
 
 
@@ -47,6 +49,8 @@ class Checker:
                     self._see_run(key, before, after)
                 case "task":
                     self._see_task(key, before, after, transaction)
+                case "pool_slot":
+                    self._see_slots(transaction)
                 case "worker_session":
                     self._see_session(key, before, after)
                 case "history" | "attempt":
@@ -85,6 +89,13 @@ class Checker:
             if before_it is not None and before_it["control"] & 3:
                 self.say(f"I25 task {_name(key)} was handed out, and its run is paused")
 
+    def _see_slots(self, transaction: Transaction) -> None:
+        held = {key for key, row in self._scene.postgres.tables["pool_slot"].items() if row is not None}
+        written = {key: row for (table, key), row in transaction.writes.items() if table == "pool_slot"}
+        held = {key for key in held | written.keys() if written.get(key, {}) is not None}
+        if len(held) > SLOTS:
+            self.say(f"I15 {len(held)} slots of {SLOTS} are held")
+
     def _see_session(self, key: Any, before: Row | None, after: Row | None) -> None:
         if before is not None and after is not None and before["ended_at"] is not None:
             self.say(f"I3 session {str(key[0])[-6:]} was renewed after its end")
@@ -96,6 +107,7 @@ class Checker:
             not self._scene.client.busy
             and all(run["status"] in RUN_ENDS for run in tables["run"].values())
             and all(row["applied_at"] is not None for row in tables["inbox"].values())
+            and all(row["status"] != "asked" for row in tables["child_run"].values())
         )
 
     def verdict(self) -> list[str]:
@@ -109,8 +121,16 @@ class Checker:
         self._check_maps()
         self._check_effects()
         self._check_waits()
+        self._check_approvals()
         self._check_signals()
+        self._check_slots()
+        self._check_children()
         return self.violations
+
+    def _check_slots(self) -> None:
+        for table in ("pool_waiter", "pool_slot"):
+            for key in self._scene.postgres.tables[table]:
+                self.say(f"I15 {table} {_name(key)} is there after all runs have ended")
 
     def _check_starts(self) -> None:
         client, runs = self._scene.client, self._scene.postgres.tables["run"]
@@ -119,8 +139,9 @@ class Checker:
         for key, run_id in client.started.items():
             if (UUID(run_id).bytes,) not in runs:
                 self.say(f"I24 the start {key} was answered, and run {run_id[-6:]} is not there")
-        if len(runs) > len(client.asked):
-            self.say(f"I1 {len(client.asked)} starts made {len(runs)} runs")
+        started = [run for run in runs.values() if run["trigger_source"] != "child"]
+        if len(started) > len(client.asked):
+            self.say(f"I1 {len(client.asked)} starts made {len(started)} runs")
 
     def _check_progress(self) -> None:
         tables = self._scene.postgres.tables
@@ -200,12 +221,18 @@ class Checker:
     def _check_status(self) -> None:
         tables = self._scene.postgres.tables
         states: defaultdict[bytes, Counter[str]] = defaultdict(Counter)
+        undone: defaultdict[bytes, list[str]] = defaultdict(list)
         for (run_id, index), task in tables["task"].items():
-            if index < ITEMS_MAX or task["status"] not in ENDS:
+            if is_compensation(index):
+                undone[run_id].append(task["status"])
+            is_later = is_compensation(index) and not task["token"] and not task["withheld"]
+            if index < ITEMS_MAX or (task["status"] not in ENDS and not is_later):
                 states[run_id][task["status"]] += 1
         for (run_id,), run in tables["run"].items():
             total = len(self._scene.plan_of(run_id).tasks)
-            if (derived := derive(total, states[run_id], run["attention"], run["control"])) != run["status"]:
+            if (derived := derive(total, states[run_id], run["attention"], run["control"], undone[run_id])) != run[
+                "status"
+            ]:
                 self.say(f"I9 run {_name((run_id,))} is {run['status']}, its tasks say {derived}")
 
     def _check_maps(self) -> None:
@@ -213,7 +240,7 @@ class Checker:
         tables = self._scene.postgres.tables
         items: defaultdict[tuple[bytes, int], Counter[str]] = defaultdict(Counter)
         for (run_id, index), task in tables["task"].items():
-            if index >= ITEMS_MAX:
+            if is_item(index):
                 items[run_id, index // ITEMS_MAX - 1][task["status"]] += 1
         for place, states in items.items():
             if tables["task"].get(place, {}).get("items") is None:
@@ -254,7 +281,7 @@ class Checker:
     def _check_waits(self) -> None:
         """A run that has ended waits for nothing."""
         tables = self._scene.postgres.tables
-        for (run_id, task), _ in tables["timer"].items():
+        for run_id, task, *_ in tables["timer"]:
             if tables["run"][run_id,]["status"] in RUN_ENDS:
                 self.say(f"I13 run {_name((run_id,))} has ended, and task {task} still has a timer")
         for row in tables["approval"].values():
@@ -263,6 +290,18 @@ class Checker:
         for (run_id, task), _ in tables["parked_task"].items():
             if tables["run"][run_id,]["status"] in RUN_ENDS:
                 self.say(f"I13 run {_name((run_id,))} has ended, and task {task} is still before a person")
+
+    def _check_approvals(self) -> None:
+        """I20: what people decided is what their votes say, and each reminder and each step fired once at most."""
+        tables = self._scene.postgres.tables
+        for (approval_id,), row in tables["approval"].items():
+            said = [vote["decision"] for (of, _), vote in tables["approval_vote"].items() if of == approval_id]
+            is_by_people = row["decided_by"] not in (None, "expiry")
+            wanted = "rejected" if "reject" in said else "approved" if len(said) >= row["needed"] else None
+            if is_by_people and row["status"] != wanted:
+                self.say(f"I20 an approval is {row['status']}, and the votes are {said}")
+            elif not is_by_people and wanted is not None:
+                self.say(f"I20 the votes {said} decide an approval, and it is {row['status']}")
 
     def _check_signals(self) -> None:
         """I10b: what was answered is there; it was taken by one task, is kept, or was refused for a reason; and of one
@@ -310,6 +349,32 @@ class Checker:
             if tables["run"][run_id,]["status"] in RUN_ENDS:
                 self.say(f"I13 run {_name((run_id,))} has ended, and task {task} still waits for a signal")
 
+    def _check_children(self) -> None:
+        """What was asked for is one run or was refused, its end is noted where it is awaited, and the task that waited
+        says the same."""
+        tables = self._scene.postgres.tables
+        known = {row["run_id"] for row in tables["child_run"].values()}
+        if len(known) < len(tables["child_run"]):
+            self.say("I1 two requests have one run")
+        for (run_id,), run in tables["run"].items():
+            if run["trigger_source"] == "child" and run_id not in known:
+                self.say(f"I1 run {_name((run_id,))} is a child, and nobody asked for it")
+        for key, row in tables["child_run"].items():
+            run, task, where = tables["run"].get((row["run_id"],)), tables["task"][key[:2]], f"child {_name(key)}"
+            if row["status"] == "asked":
+                self.say(f"I13 {where} was never started")
+            if run is None and row["status"] not in ("refused", "cancelled"):
+                self.say(f"I1 {where} is {row['status']}, and there is no run")
+            if run is not None and row["is_awaited"] and row["status"] != run["status"]:
+                self.say(f"I13 {where} is {row['status']}, its run is {run['status']}")
+            if run is not None and row["cancel_asked_at"] is None and run["status"] == "cancelled":
+                self.say(f"I16 {where} was cancelled, and nobody asked for that")
+            if task["token"] != key[2] or not row["is_awaited"] or task["status"] not in ("completed", "failed"):
+                continue
+            code = msgspec.json.decode(task["error"] or b"{}").get("code")
+            if (task["status"] == "completed") != (row["status"] == "completed") and code != "TIMEOUT":
+                self.say(f"I5 {where} is {row['status']}, its task {task['status']} ({code})")
+
     def _check_order(self, run_id: str, ids: list[bytes]) -> None:
         """Those of no key are for whoever waits: none is taken by a task while an earlier one of them is only kept."""
         rows = [self._scene.postgres.tables["signal"].get((signal_id,)) for signal_id in ids]
@@ -318,14 +383,21 @@ class Checker:
             self.say(f"I10b signals of run {run_id[-6:]}, as they were sent, are {statuses}")
 
 
-def derive(total: int, states: Counter[str], attention: bool, control: int) -> str:
+def derive(total: int, states: Counter[str], attention: bool, control: int, undone: Collection[str] = ()) -> str:
     """A run's status told again, not with the product's words."""
     if attention:
         return "needs_attention"
     if sum(states[end] for end in ENDS) == total:
         if control & 4:
             return "terminated"
-        return "failed" if states["failed"] else "cancelled" if states["cancelled"] else "completed"
+        if undone:
+            is_done = all(status in ENDS for status in undone)
+            if is_done:
+                return "compensation_failed" if "failed" in undone else "compensated"
+            if not control & 3:
+                return "compensating"
+            return "pausing" if states["queued"] or states["running"] else "paused"
+        return "failed" if states["failed"] or control & 8 else "cancelled" if states["cancelled"] else "completed"
     if control & 3:
         return "pausing" if states["queued"] or states["running"] else "paused"
     is_busy = states["queued"] or states["running"] or states["pending"]

@@ -24,6 +24,7 @@ class Nemesis:
             "kafka-wiped": self._wipe, "topic-recreated": self._recreate, "tail-lost": self._lose_tail,
             "postgres-down": self._postgres_down, "slot-lost": self._lose_slot, "stop": self._stop,
             "timer-lost": self._lose_timer, "parked-lost": self._lose_parked,
+            "waiter-lost": self._lose_waiter,
         }  # fmt: skip
         random = self._sim.random
         self._chosen = random.sample(sorted(self._kinds), random.randint(1, 4))
@@ -147,6 +148,9 @@ class Nemesis:
 
     def _lose_parked(self) -> None:
         self._delete_one("parked_task")
+
+    def _lose_waiter(self) -> None:
+        self._delete_one("pool_waiter")
 
     def _delete_one(self, table: str) -> None:
         """A row deleted by hand."""

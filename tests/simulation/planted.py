@@ -72,8 +72,8 @@ class _Deaf(list[int]):
 
 
 def _join_waits_for_the_skipped() -> None:
-    close = machine._close
-    machine._close = lambda plan, run, draft, ended, at: close(plan, run, draft, _Deaf(draft, ended), at)
+    close = machine.close_decision
+    machine.close_decision = lambda plan, run, draft, ended, at: close(plan, run, draft, _Deaf(draft, ended), at)
 
 
 def _offset_passes_a_record() -> None:

@@ -6,6 +6,7 @@ statements are taken by their names in the SQL file. A statement that is not her
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 from uuid import UUID
@@ -25,8 +26,8 @@ MODELS: Final[dict[str, Model]] = {}
 """Name -> model."""
 TEXTS: Final[dict[str, str]] = {}
 """SQL text -> name."""
-OPEN_RUN: Final = ("running", "waiting", "pausing", "paused")
-RUN_ENDS: Final = ("completed", "failed", "cancelled", "terminated")
+OPEN_RUN: Final = ("running", "waiting", "pausing", "paused", "compensating")
+RUN_ENDS: Final = ("completed", "failed", "cancelled", "terminated", "compensated", "compensation_failed")
 PAUSED: Final = ("pausing", "paused")
 
 
@@ -84,7 +85,9 @@ def insert_runs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
         new = {
             "namespace": row["namespaces"], "version_id": row["version_ids"], "status": str(status),
             "row_version": row["row_versions"], "input": text(row["inputs"]), "traceparent": row["traceparents"],
-            "attention": False, "control": 0, "finished_at": t.now if status in RUN_ENDS else None, "created_at": t.now,
+            "attention": False, "control": row["controls"], "priority": 0, "created_at": t.now,
+            "finished_at": t.now if status in RUN_ENDS else None,
+            "trigger_source": row["sources"],
         }  # fmt: skip
         t.put("run", key, new)
     return []
@@ -121,7 +124,8 @@ def save_outputs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
 
 _NEW_TASK: Final[Row] = {
     "status": "pending", "attempt": 0, "token": 0, "retries_from": 0, "session_id": None, "due_at": None, "input": None,
-    "output": None, "error": None, "lookups": 0, "vanished": 0, "withheld": None, "items": None,
+    "output": None, "error": None, "lookups": 0, "vanished": 0, "withheld": None, "items": None, "pool": None,
+    "rounds": 0,
 }  # fmt: skip
 
 
@@ -130,9 +134,11 @@ def _put_task(t: Transaction, key: tuple[Any, ...], task: Row) -> None:
     refuse(task["status"] not in ("queued", "running", "waiting") or task["token"] > 0, "task_open_has_a_token")
     refuse(task["session_id"] is None or task["status"] == "running", "task_holder_only_while_running")
     refuse(
-        task["due_at"] is None or task["status"] in ("pending", "running", "waiting"), "task_timer_only_while_it_counts"
+        task["due_at"] is None or task["status"] in ("pending", "queued", "running", "waiting"),
+        "task_timer_only_while_it_counts",
     )
     refuse(task["withheld"] is None or (task["status"], task["due_at"]) == ("pending", None), "task_withheld")
+    refuse(task["pool"] is None or task["status"] in ("waiting", "queued", "running"), "task_pool_only_while_open")
     t.put("task", key, {**task, "changed_at": t.now})
 
 
@@ -155,14 +161,21 @@ def complete_tasks(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
         task = t.get("task", *key)
         ok = task is not None and task["token"] == row["tokens"] and task["status"] in ("queued", "running")
         must(ok, "a task was changed by another writer")
-        done = {"status": "completed", "attempt": row["attempts"], "session_id": None, "due_at": None, "lookups": 0}
+        done = {
+            "status": "completed",
+            "attempt": row["attempts"],
+            "session_id": None,
+            "due_at": None,
+            "lookups": 0,
+            "pool": None,
+        }
         _put_task(t, key, {**(task or {}), **done})
     return []
 
 
 _TASK_COLUMNS: Final = {
     "statuses": "status", "attempts": "attempt", "tokens": "token", "session_ids": "session_id", "inputs": "input",
-    "outputs": "output", "errors": "error",
+    "outputs": "output", "errors": "error", "pools": "pool",
 }  # fmt: skip
 
 
@@ -190,6 +203,22 @@ def count_items(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
         task = t.get("task", *key) or {}
         refuse(row["completed"] + row["failed"] <= row["begun"] <= task["items"], "task_items_add_up")
         t.put("task", key, {**task, "items_counted": (row["begun"], row["completed"], row["failed"])})
+    return []
+
+
+@model
+def count_rounds(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("count_rounds", list(columns)):
+        key = (row["run_ids"], row["tasks"])
+        t.put("task", key, {**(t.get("task", *key) or {}), "rounds": row["rounds"]})
+    return []
+
+
+@model
+def note_rounds(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("note_rounds", list(columns)):
+        key = (row["run_ids"], row["tasks"], row["tokens"])
+        t.put("attempt", key, {**(t.get("attempt", *key) or {}), "round": row["rounds"]})
     return []
 
 
@@ -236,16 +265,86 @@ def set_timers(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
 
 
 @model
+def leave_queues(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("leave_queues", list(columns)):
+        key = (row["run_ids"], row["tasks"])
+        if t.get("pool_waiter", *key) is not None:
+            t.put("pool_waiter", key, None)
+    return []
+
+
+@model
+def free_slots(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("free_slots", list(columns)):
+        key = (row["run_ids"], row["tasks"])
+        if t.get("pool_slot", *key) is not None:
+            t.put("pool_slot", key, None)
+    return []
+
+
+@model
+def set_priorities(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("set_priorities", list(columns)):
+        run_id, priority = row["run_ids"], row["priorities"]
+        t.put("run", (run_id,), {**(t.get("run", run_id) or {}), "priority": priority})
+        for key, waiter in list(t.rows("pool_waiter")):
+            if key[0] == run_id:
+                t.put("pool_waiter", key, {**waiter, "ranked_at": waiter["began_at"] - priority * 60_000_000})
+    return []
+
+
+@model
+def await_slots(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("await_slots", list(columns)):
+        key = (row["run_ids"], row["tasks"])
+        unique(t, "pool_waiter", key)
+        run = t.get("run", row["run_ids"]) or {}
+        new = {"token": row["tokens"], "pool": row["pools"], "began_at": t.now, "granted_at": None, "said_at": None}
+        t.put("pool_waiter", key, {**new, "ranked_at": t.now - run["priority"] * 60_000_000})
+    return []
+
+
+@model
+def save_deadlines(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("save_deadlines", list(columns)):
+        run_id, index, due_at = row["run_ids"], row["tasks"], row["due_at"]
+        table, key = ("run", (run_id,)) if index == -1 else ("task", (run_id, index))
+        t.put(table, key, {**(t.get(table, *key) or {}), "deadline_at": due_at})
+        _put_deadline(t, run_id, index, due_at)
+    return []
+
+
+def _put_deadline(t: Transaction, run_id: bytes, index: int, due_at: int | None) -> None:
+    """A third part of the key tells it from the timer of the present hand-out."""
+    new = {"token": 0, "kind": "deadline", "due_at": due_at, "said_at": None}
+    if due_at is not None or t.get("timer", run_id, index, True) is not None:
+        t.put("timer", (run_id, index, True), None if due_at is None else new)
+
+
+@model
 def ask_approvals(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
     for row in given("ask_approvals", list(columns)):
         unique(t, "approval", (row["approval_ids"],))
         expires = row["expires_seconds"]
         new = {
             "namespace": row["namespaces"], "run_id": row["run_ids"], "task": row["tasks"], "token": row["tokens"],
-            "on_expiry": row["on_expiry"], "status": "waiting", "decided_by": None,
+            "on_expiry": row["on_expiry"], "status": "waiting", "decided_by": None, "approvers": text(row["approvers"]),
+            "needed": row["needed"], "no_self_approval": row["no_self_approvals"], "form": text(row["forms"]),
+            "digest": row["digests"], "expires_seconds": expires,
             "expires_at": None if expires is None else t.now + expires * 1_000_000,
         }  # fmt: skip
         t.put("approval", (row["approval_ids"],), new)
+    return []
+
+
+@model
+def set_approval_timers(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("set_approval_timers", list(columns)):
+        key = (row["approval_ids"], row["kinds"], row["positions"])
+        unique(t, "approval_timer", key)
+        after = row["after_seconds"]
+        due_at = None if after is None else t.now + after * 1_000_000
+        t.put("approval_timer", key, {"targets": text(row["targets"]), "due_at": due_at, "fired_at": None})
     return []
 
 
@@ -388,7 +487,7 @@ def delete_rows(t: Transaction, ids: Any) -> list[tuple[Any, ...]]:
 LOADED_RUN: Final = ("version_id", "row_version", "attention", "control", "namespace")
 LOADED_TASK: Final = (
     "status", "attempt", "token", "retries_from", "due_at", "input", "output", "error", "session_id", "lookups",
-    "vanished", "withheld", "items",
+    "vanished", "withheld", "items", "pool", "deadline_at", "rounds",
 )  # fmt: skip
 """Columns of `load_runs` behind the run's id, and behind a task's index."""
 
@@ -398,23 +497,34 @@ def load_runs(t: Transaction, ids: list[UUID]) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     tasks: dict[bytes, list[tuple[Any, ...]]] = {run_id.bytes: [] for run_id in ids}
     for (run_id, index), task in t.rows("task"):
-        owner = t.get("task", run_id, index // 10_000 - 1) if index >= 10_000 else None
-        if owner is not None and owner["status"] == "completed":
+        is_undo = index >= 200_000_000
+        owner = t.get("task", run_id, index // 10_000 - 1) if index >= 10_000 and not is_undo else None
+        run = t.get("run", run_id)
+        if owner is not None and owner["status"] == "completed" and (run is None or run["finished_at"] is None):
             continue
-        if run_id in tasks and (task["token"] > 0 or task["status"] != "pending" or task["withheld"]):
+        if run_id in tasks and (task["token"] > 0 or task["status"] != "pending" or task["withheld"] or is_undo):
             tasks[run_id].append((index, *_loaded_task(t, run_id, index, task)))
     for run_id in ids:
         run = t.get("run", run_id.bytes)
         if run is not None:
             head = (run_id, *(run[name] for name in LOADED_RUN))
+            rest = (run["traceparent"], instant(run.get("deadline_at")))
             rows = tasks[run_id.bytes] or [(None,) * (1 + len(LOADED_TASK))]
-            found += [(*head, None if n else run["input"], run["traceparent"], *row) for n, row in enumerate(rows)]
+            parent = _parent_of(t, run_id.bytes) if run["trigger_source"] == "child" else None
+            found += [(*head, None if n else run["input"], *rest, parent, *row) for n, row in enumerate(rows)]
     return found
+
+
+def _parent_of(t: Transaction, run_id: bytes) -> UUID | None:
+    """Of a child, the run that waits for it."""
+    found = (key[0] for key, row in t.rows("child_run") if row["run_id"] == run_id and row["is_awaited"])
+    return next((UUID(bytes=parent) for parent in found), None)
 
 
 def _loaded_task(t: Transaction, run_id: bytes, index: int, task: Any) -> tuple[Any, ...]:
     holder = task["session_id"]
-    shown = dict(task, due_at=instant(task["due_at"]), session_id=None if holder is None else UUID(bytes=holder))
+    shown = dict(task, due_at=instant(task["due_at"]), deadline_at=instant(task.get("deadline_at")))
+    shown["session_id"] = None if holder is None else UUID(bytes=holder)
     if task["status"] == "completed" and task["output"] is None:
         attempt = t.get("attempt", run_id, index, task["token"])
         shown["output"] = None if attempt is None else attempt["output"]
@@ -616,6 +726,11 @@ def read_clock(t: Transaction) -> list[tuple[Any, ...]]:
 
 
 @model
+def read_start(t: Transaction, namespace: str, workflow: str) -> list[tuple[Any, ...]]:
+    return [(t.database.clock(), None, None, [])]
+
+
+@model
 def read_position(t: Transaction, *, run_id: UUID, namespace: str) -> list[tuple[Any, ...]]:
     run = t.get("run", run_id.bytes)
     return [] if run is None else [(run["status"], run["row_version"], run["version_id"], "")]
@@ -627,19 +742,67 @@ def find_run(t: Transaction, *, run_id: UUID, namespace: str) -> list[tuple[Any,
     return [] if run is None else [(run["status"], run["control"], run["row_version"])]
 
 
+def _steps_left(t: Transaction, approval_id: bytes) -> list[tuple[Any, Row]]:
+    return sorted(
+        (key, row)
+        for key, row in t.rows("approval_timer")
+        if key[:2] == (approval_id, "escalate") and row["fired_at"] is None
+    )
+
+
+def _votes(t: Transaction, approval_id: bytes) -> str:
+    return json.dumps([{"by": key[1], "decision": row["decision"]} for key, row in t.rows("approval_vote")
+                       if key[0] == approval_id])  # fmt: skip
+
+
 @model
-def decide_approval(
-    t: Transaction, *, approval_id: UUID, namespace: str, status: str, actor: str, comment: str | None
-) -> list[tuple[Any, ...]]:
+def lock_approval(t: Transaction, *, approval_id: UUID, namespace: str) -> list[tuple[Any, ...]]:
     key = (approval_id.bytes,)
     t.lock("approval", key)
     row = t.get("approval", *key)
+    if row is None:
+        return []
+    is_over = row["expires_at"] is not None and row["expires_at"] <= t.database.clock()
+    if row["on_expiry"] == "escalate" and _steps_left(t, approval_id.bytes):
+        is_over = False
+    place = (UUID(bytes=row["run_id"]), row["task"], row["token"])
+    rules = (row["approvers"], row["needed"], row["no_self_approval"], row["form"], row["digest"])
+    return [(*place, row["status"], *rules, is_over, row["decided_by"])]
+
+
+@model
+def read_electorate(t: Transaction, *, run_id: UUID, namespace: str, actor: str) -> list[tuple[Any, ...]]:
+    return [(None, [])]  # nobody starts a run by name here, and nobody delegates
+
+
+@model
+def insert_vote(
+    t: Transaction, *, approval_id: UUID, actor: str, voter: str, role: str | None, in_place_of: str | None,
+    decision: str, comment: str | None, form: str | None, digest: str, source: str, address: str,
+) -> list[tuple[Any, ...]]:  # fmt: skip
+    key = (approval_id.bytes, actor)
+    if t.get("approval_vote", *key) is not None:
+        return []
+    t.put("approval_vote", key, {"decision": decision})
+    return [(instant(t.now),)]
+
+
+@model
+def count_votes(t: Transaction, *, approval_id: UUID) -> list[tuple[Any, ...]]:
+    votes = _votes(t, approval_id.bytes)
+    return [(sum(vote["decision"] == "approve" for vote in json.loads(votes)), votes)]
+
+
+@model
+def settle_approval(
+    t: Transaction, *, approval_id: UUID, status: str, actor: str, comment: str | None, form: str | None
+) -> list[tuple[Any, ...]]:
+    key = (approval_id.bytes,)
+    row = t.get("approval", *key)
     if row is None or row["status"] != "waiting":
         return []
-    if row["expires_at"] is not None and row["expires_at"] <= t.database.clock():
-        return []
     t.put("approval", key, {**row, "status": status, "decided_by": actor})
-    return [(UUID(bytes=row["run_id"]), row["task"], row["token"])]
+    return [(UUID(bytes=row["run_id"]),)]
 
 
 @model
@@ -649,7 +812,8 @@ def get_approval(t: Transaction, *, namespace: str, approval_id: UUID) -> list[t
         return []
     expires_at = instant(row["expires_at"])
     asked = (approval_id, UUID(bytes=row["run_id"]), 0, "", row["task"], row["token"], "", "[]", row["status"])
-    return [(*asked, instant(t.now), expires_at, None, row["decided_by"], None)]
+    shown = (None, row["form"], row["digest"], row["needed"], row["no_self_approval"], row["on_expiry"], None)
+    return [(*asked, instant(t.now), expires_at, None, row["decided_by"], None, *shown, _votes(t, approval_id.bytes))]
 
 
 # == sweep.sql =========================================================================================================
@@ -676,15 +840,19 @@ def next_timer(t: Transaction) -> list[tuple[Any, ...]]:
     return [((min(due) - t.database.clock()) / 1e6,)] if due else []
 
 
-def _restore(t: Transaction, table: str, most: int, lost: Callable[[Row], Row | None]) -> Iterator[tuple[Any, Row]]:
+def _restore(
+    t: Transaction, table: str, most: int, lost: Callable[[Row], Row | None], among: set[Any] | None = None
+) -> Iterator[tuple[Any, Row]]:
     """Make the rows that settled tasks of open runs count on and that are gone; `lost` says what a task counts on."""
-    sql = load("sweep")["restore_timers" if table == "timer" else "restore_parked_tasks"].sql
+    sql = load("sweep")["restore_" + {"timer": "timers", "parked_task": "parked_tasks"}.get(table, f"{table}s")].sql
     locks = re.search(r"FOR (NO KEY UPDATE|UPDATE|SHARE) OF t\b", sql) is not None
     restored = 0
     for key, task in t.rows("task"):
         run, row = t.get("run", key[0]), lost(task)
         is_open = run is not None and run["status"] in OPEN_RUN and task["changed_at"] < t.now - 1_000_000
         if row is None or not is_open or t.get(table, *key) is not None or restored == most:
+            continue
+        if among is not None and key not in among:
             continue
         if locks and not t.is_free("task", key):
             continue
@@ -698,12 +866,34 @@ def _restore(t: Transaction, table: str, most: int, lost: Callable[[Row], Row | 
 @model
 def restore_timers(t: Transaction, most: int) -> list[tuple[Any, ...]]:
     def lost(task: Row) -> Row | None:
-        kind = {"pending": "backoff", "waiting": "wait"}.get(task["status"], "timeout")
+        kind = {"pending": "backoff", "queued": "start", "waiting": "wait"}.get(task["status"], "timeout")
         row = {"token": task["token"], "kind": kind, "due_at": task["due_at"], "said_at": None}
         return None if task["due_at"] is None else row
 
     restored = _restore(t, "timer", most, lost)
     return [(UUID(bytes=key[0]), key[1], instant(task["due_at"])) for key, task in restored]
+
+
+@model
+def restore_deadlines(t: Transaction, most: int) -> list[tuple[Any, ...]]:
+    return _restore_deadlines(t, "task", most)
+
+
+@model
+def restore_run_deadlines(t: Transaction, most: int) -> list[tuple[Any, ...]]:
+    return _restore_deadlines(t, "run", most)
+
+
+def _restore_deadlines(t: Transaction, table: str, most: int) -> list[tuple[Any, ...]]:
+    restored = []
+    for key, row in t.rows(table):
+        run, index = t.get("run", key[0]), key[1] if table == "task" else -1
+        is_open = run is not None and run["status"] in OPEN_RUN and row.get("deadline_at") is not None
+        if is_open and t.get("timer", key[0], index, True) is None and t.is_free(table, key) and len(restored) < most:
+            t.lock(table, key)
+            _put_deadline(t, key[0], index, row["deadline_at"])
+            restored.append((UUID(bytes=key[0]), index, instant(row["deadline_at"])))
+    return restored
 
 
 @model
@@ -713,6 +903,36 @@ def restore_parked_tasks(t: Transaction, most: int) -> list[tuple[Any, ...]]:
         return {"token": task["token"], "resolved_by": None} if is_parked else None
 
     return [(UUID(bytes=key[0]), key[1]) for key, _ in _restore(t, "parked_task", most, lost)]
+
+
+@model
+def restore_pool_waiters(t: Transaction, most: int) -> list[tuple[Any, ...]]:
+    def lost(task: Row) -> Row | None:
+        if task["status"] != "waiting" or task["pool"] is None:
+            return None
+        row = {"token": task["token"], "pool": task["pool"], "began_at": task["changed_at"], "granted_at": None}
+        return {**row, "ranked_at": task["changed_at"], "said_at": None}
+
+    restored = list(_restore(t, "pool_waiter", most, lost))
+    for key, _ in restored:
+        if (slot := t.get("pool_slot", *key)) is not None:
+            told = {"granted_at": slot["granted_at"], "said_at": slot["granted_at"]}
+            t.put("pool_waiter", key, {**(t.get("pool_waiter", *key) or {}), **told})
+    return [(UUID(bytes=key[0]), key[1]) for key, _ in restored]
+
+
+@model
+def restore_pool_slots(t: Transaction, most: int) -> list[tuple[Any, ...]]:
+    granted = {key: row["token"] for key, row in t.rows("pool_waiter") if row["granted_at"] is not None}
+
+    def lost(task: Row) -> Row | None:
+        if task["pool"] is None:
+            return None
+        return {"token": task["token"], "pool": task["pool"], "granted_at": t.now}
+
+    keys = {key for key, task in t.rows("task") if task["status"] != "waiting" or granted.get(key) == task["token"]}
+    restored = [key for key, _ in _restore(t, "pool_slot", most, lost, keys)]
+    return [(UUID(bytes=key[0]), key[1]) for key in restored]
 
 
 def _watermark(t: Transaction) -> int | None:
@@ -784,6 +1004,26 @@ def find_lost_queued(t: Transaction, before: Any, most: int) -> list[tuple[Any, 
 
 
 @model
+def find_stuck(t: Transaction, seconds: float, lease: float, most: int) -> list[tuple[Any, ...]]:
+    """All workers of the simulation serve one queue."""
+    live = {key[0]: row for key, row in t.rows("worker_session") if row["ended_at"] is None}
+    held = Counter(key[3] for key, _ in t.rows("held_task"))
+    free = sum(
+        max(0, row["slots"] - held[session])
+        for session, row in live.items()
+        if row["renewed_at"] > t.now - lease * 1_000_000
+    )
+    found = []
+    for key, _ in t.rows("held_task"):
+        task = t.get("task", *key[:2])
+        is_waiting = task is not None and (task["status"], task["token"]) == ("queued", key[2])
+        if is_waiting and task and key[3] in live and held[key[3]] > live[key[3]]["slots"]:
+            found.append((task["changed_at"], key[:3]))
+    old = sorted(one for one in found if one[0] < t.now - seconds * 1_000_000)
+    return [(UUID(bytes=run_id), task, token) for _, (run_id, task, token) in old[: min(free, most)]]
+
+
+@model
 def read_marks(t: Transaction) -> list[tuple[Any, ...]]:
     gaps = [row["gap_at"] for _, row in t.rows("relay_owner") if row["gap_at"] is not None]
     return [(instant(_watermark(t)), instant(max(gaps, default=None)))]
@@ -814,15 +1054,58 @@ def claim_unapplied(t: Transaction, seconds: float, most: int) -> list[tuple[Any
 
 
 @model
-def expire_approvals(t: Transaction, most: int) -> list[tuple[Any, ...]]:
-    def is_over(row: Row) -> bool:
-        return row["status"] == "waiting" and row["expires_at"] is not None and row["expires_at"] <= t.now
-
+def escalate_expired(t: Transaction, most: int) -> list[tuple[Any, ...]]:
     found = []
-    for key, row in _claimable(t, "approval", is_over, most):
+    for key, row in _claimable(t, "approval", lambda row: _is_over(t, row) and row["on_expiry"] == "escalate", most):
+        if steps := _steps_left(t, key[0]):
+            place, step = steps[0]
+            t.put("approval_timer", place, {**step, "fired_at": t.now})
+            _ask_besides(t, key, step["targets"], t.now + row["expires_seconds"] * 1_000_000)
+            found.append((UUID(bytes=key[0]), UUID(bytes=row["run_id"]), "escalate", place[2], step["targets"]))
+    return found
+
+
+def _is_over(t: Transaction, row: Row) -> bool:
+    return bool(row["status"] == "waiting" and row["expires_at"] is not None and row["expires_at"] <= t.now)
+
+
+def _ask_besides(t: Transaction, key: Any, targets: str, expires_at: int | None) -> None:
+    row = t.get("approval", *key)
+    assert row is not None
+    approvers = json.dumps([*json.loads(row["approvers"]), *json.loads(targets)])
+    t.put("approval", key, {**row, "approvers": approvers, "expires_at": expires_at})
+
+
+@model
+def expire_approvals(t: Transaction, most: int) -> list[tuple[Any, ...]]:
+    found = []
+    for key, row in _claimable(t, "approval", lambda row: _is_over(t, row), most):
+        if row["on_expiry"] == "escalate" and _steps_left(t, key[0]):
+            continue
         status = {"approve": "approved", "reject": "rejected"}.get(row["on_expiry"], "expired")
         t.put("approval", key, {**row, "status": status, "decided_by": "expiry"})
-        found.append((UUID(bytes=row["run_id"]), row["task"], row["token"], status))
+        found.append((UUID(bytes=row["run_id"]), row["task"], row["token"], status, _votes(t, key[0])))
+    return found
+
+
+@model
+def fire_approval_timers(t: Transaction, most: int) -> list[tuple[Any, ...]]:
+    def is_due(row: Row) -> bool:
+        return row["fired_at"] is None and row["due_at"] is not None and row["due_at"] <= t.now
+
+    found = []
+    for key, row in _claimable(t, "approval_timer", is_due, most):
+        question = t.get("approval", key[0])
+        if question is None or not t.is_free("approval", (key[0],)):
+            continue
+        if question["status"] != "waiting":
+            t.put("approval_timer", key, None)
+            continue
+        t.lock("approval", (key[0],))
+        t.put("approval_timer", key, {**row, "fired_at": t.now})
+        if key[1] == "escalate":
+            _ask_besides(t, (key[0],), row["targets"], question["expires_at"])
+        found.append((UUID(bytes=key[0]), UUID(bytes=question["run_id"]), key[1], key[2], row["targets"]))
     return found
 
 
@@ -855,15 +1138,62 @@ def list_enabled(t: Transaction) -> list[tuple[Any, ...]]:
     return []  # no subscriptions here
 
 
+# == pool.sql ==========================================================================================================
+def _slots_left(t: Transaction, pool: Row) -> int:
+    return int(pool["slots_max"]) - sum(slot["pool"] == pool["name"] for _, slot in t.rows("pool_slot"))
+
+
+@model
+def has_waiters(t: Transaction) -> list[tuple[Any, ...]]:
+    return [(any(True for _ in t.rows("pool_waiter")),)]
+
+
+@model
+def lock_pools(t: Transaction) -> list[tuple[Any, ...]]:
+    wanted = {row["pool"] for _, row in t.rows("pool_waiter") if row["granted_at"] is None}
+    found = sorted(key for key, pool in t.rows("pool") if pool["name"] in wanted and _slots_left(t, pool) > 0)
+    for key in found:
+        t.lock("pool", key)
+    return found
+
+
+@model
+def grant_slots(t: Transaction, namespaces: list[str], names: list[str], most: int) -> list[tuple[Any, ...]]:
+    granted = []
+    for place in zip(namespaces, names, strict=True):
+        left = min(most, _slots_left(t, t.get("pool", *place) or {}))
+        free = [(key, row) for key, row in t.rows("pool_waiter") if t.is_free("pool_waiter", key)]
+        waiting = [(r["ranked_at"], key) for key, r in free if r["pool"] == place[1] and r["granted_at"] is None]
+        for _, key in sorted(waiting)[: max(0, left)]:
+            row = t.get("pool_waiter", *key) or {}
+            t.put("pool_waiter", key, {**row, "granted_at": t.now, "said_at": t.now})
+            t.put("pool_slot", key, {"token": row["token"], "pool": row["pool"], "granted_at": t.now})
+            granted.append((UUID(bytes=key[0]), key[1], row["token"]))
+    return granted
+
+
+@model
+def say_granted(t: Transaction, seconds: float, most: int) -> list[tuple[Any, ...]]:
+    def is_late(row: Row) -> bool:
+        return row["granted_at"] is not None and row["said_at"] < t.now - seconds * 1_000_000
+
+    found = []
+    for key, row in _claimable(t, "pool_waiter", is_late, most):
+        t.put("pool_waiter", key, {**row, "said_at": t.now})
+        found.append((UUID(bytes=key[0]), key[1], row["token"]))
+    return found
+
+
 def _nothing(t: Transaction, *_: Any, **__: Any) -> list[tuple[Any, ...]]:
     return []
 
 
 _FIND_NOTHING: Final = (
-    "purge_answers", "purge_sessions", "purge_inbox", "purge_posted_signals", "set_config", "claim_bulk_replay",
-    "next_step", "list_unread_records",
+    "purge_answers", "purge_sessions", "purge_inbox", "purge_posted_signals", "set_config", "claim_bulk",
+    "next_step", "list_unread_records", "last_change",
+    "read_paused_queues", "release_commands", "forget_commands",
 )  # fmt: skip
-"""What nothing here is made for: retention, replays of dead letters in bulk."""
+"""What nothing here is made for: retention, what is done in bulk, workflows and queues that are paused."""
 MODELS.update(dict.fromkeys(_FIND_NOTHING, _nothing))
 
 
@@ -882,14 +1212,20 @@ def read_tick(t: Transaction) -> list[tuple[Any, ...]]:
 # == session.sql, partition.sql ========================================================================================
 @model
 def renew_sessions(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
-    ids, workers, _queues, _slots, _held, _libraries, seqs, _draining, ended, lease = columns
+    ids, workers, _queues, slots, _held, _libraries, seqs, _draining, ended, lease = columns
     renewed = []
-    for session, worker, seq, is_over in sorted(zip(ids, workers, seqs, ended, strict=True)):
+    for session, worker, seq, is_over, count in sorted(zip(ids, workers, seqs, ended, slots, strict=True)):
         t.lock("worker_session", (session,))
         known = t.get("worker_session", session)
         if known is not None and not is_renewable(known, seq):
             continue
-        row = {"worker": worker, "seq": seq, "ended_at": t.now if is_over else None, "renewed_at": t.now}
+        row = {
+            "worker": worker,
+            "seq": seq,
+            "ended_at": t.now if is_over else None,
+            "renewed_at": t.now,
+            "slots": count,
+        }
         t.put("worker_session", (session,), {**row, "expires_at": t.now + round(lease * 1_000_000)})
         renewed.append((session,))
     return renewed

@@ -11,14 +11,16 @@ from uuid import UUID
 import psycopg
 
 from headrace.context import Context
-from headrace.errors import ConflictError, FencedError, NotFoundError
+from headrace.errors import ConflictError, FencedError, ForbiddenError, NotFoundError
 from headrace.graph import Workflow
 from headrace.lookup import did_not_happen, happened, unknown
 from headrace.machine import Plan, compile_plan
 from headrace.messages import effect_key
 from headrace.registry import Registry
+from headrace.standing import Person
+from state.approvals import Voter, decide_approval
 from state.control import pause_run, resume_run, terminate_run
-from state.decisions import cancel_run, decide_approval, resolve_task
+from state.decisions import cancel_run, resolve_task
 from state.posted_signals import post_signal
 from state.signals import Message, send_signal
 from state.starts import start_run
@@ -32,13 +34,21 @@ if TYPE_CHECKING:
 
 _RETRY: Final = {"attempts": 6, "delay": "0.2s", "cap": "1s"}
 
-_QUESTION: Final = {"title": "Go on?", "approvers": ["ops"], "expires": "4s", "on_expiry": "approve"}
+_QUESTION: Final = {
+    "title": "Go on?", "approvers": ["ops"], "expires": "4s", "on_expiry": "approve", "remind": ["1s", "2s"],
+    "escalate": [{"after": "1s", "to": ["boss"]}],
+}  # fmt: skip
+_OF_TWO: Final = {
+    "title": "Go on?", "approvers": ["ops", "boss"], "needed": 2, "expires": "3s", "on_expiry": "escalate",
+    "escalate": [{"to": ["owner"]}],
+}  # fmt: skip
 
 
 def _step(*needs: str, **more: Any) -> dict[str, Any]:
     return {"run": "step", "needs": list(needs), "retry": _RETRY} | more
 
 
+_UNDO: Final = {"run": "step", "with": {"fails": "${{ input.fails }}", "of": "${{ task.output }}"}, "retry": _RETRY}
 _READ: Final = {"fails": "${{ input.fails }}", "read": "${{ tasks.each.output }}"}
 
 
@@ -51,6 +61,8 @@ def _item(
     return _step(*needs, map=list_, retry=retry, **{"with": given}, **more)
 
 
+POOL: Final = "narrow"
+SLOTS: Final = 2
 WORKFLOWS: Final[dict[str, dict[str, Any]]] = {
     "linear": {"tasks": {"a": _step(), "b": _step("a"), "c": _step("b")}},
     "diamond": {
@@ -62,6 +74,8 @@ WORKFLOWS: Final[dict[str, dict[str, Any]]] = {
             "a": _step(),
             "ask": {"needs": ["a"], "approval": _QUESTION},
             "b": _step("ask"),
+            "pair": {"needs": ["a"], "approval": _OF_TWO},
+            "c": _step("pair"),
         }
     },
     "exclusive": {"tasks": {"x": _step(run="guarded", exclusive=True), "b": _step("x")}},
@@ -92,12 +106,43 @@ WORKFLOWS: Final[dict[str, dict[str, Any]]] = {
             "b": _step("news", "more", "all"),
         }
     },
+    "narrow": {
+        "tasks": {
+            **{f"p{i}": _step(pool="narrow") for i in range(3)},
+            "each": _item("p0", max_parallel=3, pool="narrow"),
+            "guarded": _step("p1", run="guarded", effect="reconcile", lookup="look", pool="narrow"),
+        }
+    },
+    "parent": {
+        "tasks": {"a": _step(), "kid": {"needs": "a", "workflow": "linear"}, "b": _step("kid", join="always")},
+        "output": {"kid": "${{ tasks.kid.output }}"},
+    },
+    "family": {
+        "tasks": {
+            "kid": {"workflow": {"name": "parent", "on_cancel": "abandon"}},
+            "hasty": {"workflow": "patient", "timeout": "4s"},
+            "free": {"workflow": {"name": "linear", "wait": False}},
+            "nobody": {"workflow": "nobody"},
+            "b": _step("kid", "hasty", "free", "nobody", join="always"),
+        }
+    },
+    "saga": {
+        "tasks": {
+            "a": _step(compensate=_UNDO),
+            "b": _step("a", compensate=_UNDO, retry=2),
+            "c": _step("a", compensate=_UNDO, **{"if": "input.takes_c"}),
+            "d": _step("b", "c", join="any", retry=1, compensate=_UNDO | {"retry": 2}),
+            "e": _step("d", retry=1),
+        }
+    },
     "impatient": {"tasks": {"a": _step(timeout="1s"), "b": _step("a", timeout="1s")}},
 }  # fmt: skip
 
 
 def publish(scene: "Scene") -> dict[str, Plan]:
     plans = {}
+    pool = {"name": POOL, "slots_max": SLOTS}
+    scene.postgres.tables["pool"]["default", POOL] = pool
     for number, (name, tasks) in enumerate(WORKFLOWS.items(), 1):
         workflow = Workflow.model_validate({"name": name, **tasks})
         row = {"name": name, "version": 1, "definition": workflow.canonical().decode()}
@@ -284,19 +329,25 @@ class Client:
             return (await send_signal(connection, self._store, UUID(run_id), message, actor="client"))[0]
 
     async def _approve(self, run_id: str) -> None:
-        """Look for the question for a while; answer it if it comes, and its expiry was not faster."""
+        """Look for the questions for a while; answer those that come, one person after another, unless the expiry was
+        faster."""
         for _ in range(40):
             await asyncio.sleep(0.2)
             rows = self._scene.postgres.tables["approval"].items()
             found = [key[0] for key, row in rows if row["run_id"] == UUID(run_id).bytes and row["status"] == "waiting"]
+            for approval_id in found:
+                outcome = sim().random.choice(["approved", "approved", "rejected"])
+                for name in ("ops", "boss", "owner")[: sim().random.choice([1, 2, 2, 3])]:
+                    vote = partial(self._decide, approval_id=UUID(bytes=approval_id), outcome=outcome, name=name)
+                    await self._until_told(vote)
+                    await asyncio.sleep(sim().random.random())
             if found:
-                outcome = sim().random.choice(["approved", "rejected"])
-                await self._until_told(partial(self._decide, approval_id=UUID(bytes=found[0]), outcome=outcome))
                 return
 
-    async def _decide(self, connection: Any, approval_id: UUID, outcome: Any) -> None:
-        with suppress(ConflictError, NotFoundError):
-            await decide_approval(connection, self._store, approval_id, outcome, comment="", actor="client")
+    async def _decide(self, connection: Any, approval_id: UUID, outcome: Any, name: str) -> None:
+        with suppress(ConflictError, NotFoundError, ForbiddenError):
+            voter = Voter(Person(name))
+            await decide_approval(connection, self._store, approval_id, outcome, comment="", voter=voter)
 
     async def resolve(self) -> None:
         """Be the person before whom ambiguous tasks are set: looks, thinks, and says what the ledger says."""

@@ -11,13 +11,15 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from headrace.expressions import OF_AN_ITEM, compile_condition, compile_template
+from headrace.expressions import OF_A_ROUND, OF_AN_ITEM, compile_condition, compile_template
 from headrace.machine import (
     Action,
     Cancelled,
+    ChildTold,
     Decided,
     Isolated,
     MachineEvent,
+    Migrated,
     Paused,
     Plan,
     Released,
@@ -35,9 +37,20 @@ from headrace.machine import (
     begin,
 )
 from headrace.machine.backoff import RetryPlan
-from headrace.machine.plan import ApprovalPlan, Effect, Failures, Join, MapPlan, SignalPlan, WaitPlan
-from headrace.machine.status import PAUSED, TERMINAL
-from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
+from headrace.machine.place import RUN, compensation_of
+from headrace.machine.plan import (
+    ApprovalPlan,
+    ChildPlan,
+    Effect,
+    Failures,
+    Join,
+    MapPlan,
+    RepeatPlan,
+    SignalPlan,
+    WaitPlan,
+)
+from headrace.machine.status import PAUSED, RUN_TERMINAL, TERMINAL
+from headrace.messages import Admitted, Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 KEY = b"01890a5d-ac96-774b-bcce-b302099a8057"
 INPUT = b'{"n":1}'
@@ -51,6 +64,7 @@ HOPELESS = Error("ERROR", "it can never work", retryable=False)
 STEADY = RetryPlan(attempts=3, backoff="fixed", delay=SECOND, jitter=0.0)
 """Three attempts, exactly a second apart."""
 QUESTION = ApprovalPlan("May it go on?", ("lead",), None, "fail")
+BRANCHING = ApprovalPlan("May it go on?", ("lead",), None, "fail", on_reject="complete")
 
 
 class Spec(NamedTuple):
@@ -65,7 +79,7 @@ def task(
     run: str | None = "body",
     retry: RetryPlan = STEADY,
     timeout: float | None = None,
-    asks: bool = False,
+    asks: bool | ApprovalPlan = False,
     condition: str | None = None,
     template: object = None,
     exclusive: bool = False,
@@ -73,31 +87,45 @@ def task(
     join: Join = "all",
     wait: WaitPlan | None = None,
     signal: SignalPlan | None = None,
+    child: ChildPlan | None = None,
     over: object = None,
     failures: Failures = "fail_fast",
     max_parallel: int = 1_000,
+    pool: str | None = None,
+    deadline: int | None = None,
+    start_within: int | None = None,
+    repeat: RepeatPlan | None = None,
+    undo: str | None = None,
 ) -> Spec:
-    """One task of a plan. asks: it has an approval; with `run=None` it is nothing else. timeout: seconds. Under
-    `effect="reconcile"` it has a lookup. over: it is a map."""
+    """One task of a plan. asks: it has an approval, or this one; with `run=None` it is nothing else. timeout: seconds.
+    Under `effect="reconcile"` it has a lookup. over: it is a map.
+    deadline, start_within: microseconds. undo: the body of its compensation."""
+    variables = OF_AN_ITEM if over else OF_A_ROUND if repeat else ()
     options = {
         "run": run,
         "retry": retry,
         "timeout": timeout,
-        "approval": QUESTION if asks else None,
+        "approval": asks if isinstance(asks, ApprovalPlan) else QUESTION if asks else None,
         "condition": None if condition is None else compile_condition(condition),
-        "template": None if template is None else compile_template(template, OF_AN_ITEM if over else ()),
+        "template": None if template is None else compile_template(template, variables),
         "exclusive": exclusive,
         "effect": effect,
         "lookup": "lookup" if effect == "reconcile" else None,
         "join": join,
         "wait": wait,
         "signal": signal,
+        "deadline": None if deadline is None else WaitPlan(length=deadline, is_for=True),
+        "start_within": start_within,
+        "repeat": repeat,
+        "child": child,
         "map": None if over is None else MapPlan(compile_template(over), max_parallel, failures),
+        "pool": pool,
+        "compensation": None if undo is None else TaskPlan(0, name, run=undo, retry=retry, timeout=timeout),
     }
     return Spec(name, needs, options)
 
 
-def plan_of(*specs: Spec, output: object = None) -> Plan:
+def plan_of(*specs: Spec, output: object = None, deadline: int | None = None, version_id: int = 0) -> Plan:
     index = {spec.name: position for position, spec in enumerate(specs)}
     return Plan(
         "trial",
@@ -105,7 +133,10 @@ def plan_of(*specs: Spec, output: object = None) -> Plan:
             TaskPlan(index[name], name, needs=tuple(index[need] for need in needs), **options)
             for name, needs, options in specs
         ],
+        version=version_id + 1,
+        version_id=version_id,
         output=None if output is None else compile_template(output),
+        deadline=deadline,
     )
 
 
@@ -114,7 +145,7 @@ def picture(run: RunState) -> tuple[Any, ...]:
     return (
         run.key, run.plan, run.input, run.row_version, run.attention, run.control, run.status,
         dict(run.tasks), dict(run.counts), dict(run.missing), dict(run.wanted), dict(run.signals),
-        dict(run.maps),
+        dict(run.maps), run.deadline_at, run.compensations,
     )  # fmt: skip
 
 
@@ -126,6 +157,8 @@ def content(transition: Transition | None) -> tuple[Any, ...] | None:
     return (
         transition.tasks, transition.missing, transition.wanted, counts, transition.attention, transition.control,
         transition.status, transition.actions, transition.kept, list(transition.taken), transition.maps,
+        transition.plan,
+        transition.deadlines, transition.rounds, transition.compensations,
     )  # fmt: skip
 
 
@@ -134,6 +167,7 @@ def reload(run: RunState) -> RunState:
     return RunState(
         run.key, run.plan, run.input, row_version=run.row_version, attention=run.attention, control=run.control,
         tasks=dict(run.tasks), signals=sorted(run.signals.values(), key=lambda signal: signal.order),
+        deadline_at=run.deadline_at,
     )  # fmt: skip
 
 
@@ -144,16 +178,23 @@ def essence(run: RunState) -> tuple[Any, ...]:
         for spec in run.plan.tasks
         if run.task(spec.index).is_untouched and not spec.is_chained
     }
+    if run.compensations is not None and run.status not in RUN_TERMINAL:
+        missing |= {place: (run.missing[place], None) for place in map(compensation_of, range(len(run.plan.tasks)))}
     counts = {status: count for status, count in run.counts.items() if count}
-    maps = {index: counts for index, counts in run.maps.items() if run.tasks[index].status not in TERMINAL}
-    return run.status, run.attention, run.control, run.tasks, counts, missing, run.signals, maps
+    maps = {
+        index: msgspec.structs.replace(counts, again=counts.again[counts.again_from :], again_from=0)
+        for index, counts in run.maps.items()
+        if run.tasks[index].status not in TERMINAL
+    }
+    flags = (run.status, run.attention, run.control, run.deadline_at)
+    return *flags, run.tasks, counts, missing, run.signals, maps, run.compensations
 
 
 class Trial:
     """One run, and the instant at which it stands. `told` are the actions of its last transition, `actions` of all."""
 
-    def __init__(self, *specs: Spec, input: bytes = INPUT, output: object = None) -> None:
-        self.plan = plan_of(*specs, output=output)
+    def __init__(self, *specs: Spec, input: bytes = INPUT, output: object = None, deadline: int | None = None) -> None:
+        self.plan = plan_of(*specs, output=output, deadline=deadline)
         self.run = RunState(KEY, self.plan, input)
         self.at = START
         self.actions: list[Action] = []
@@ -205,9 +246,10 @@ class Trial:
 
     def _apply(self, transition: Transition) -> None:
         self.told = transition.actions
-        self.changed = {self.plan.name_of(index) for index in transition.tasks}
         self.actions += transition.actions
         self.run.apply(transition)
+        self.plan = self.run.plan  # another version, once it was migrated
+        self.changed = {self.plan.name_of(index) for index in transition.tasks}
 
     def start(self, name: str) -> bool:
         return self.tell(Started(self.place(name), self.token(name), NONCE, SESSION))
@@ -242,8 +284,19 @@ class Trial:
         self.at = max(self.at, self.state(name).due_at or 0)
         return self.tell(Due(self.place(name), self.token(name), NONCE, timer))
 
+    def pass_deadline(self, name: str | None = None) -> bool:
+        """Let time pass until the deadline of the task, or of the run, and say so."""
+        place = RUN if name is None else self.place(name)
+        deadline_at = self.run.deadline_at if name is None else self.state(name).deadline_at
+        self.at = max(self.at, deadline_at or 0)
+        return self.tell(Due(place, 0, NONCE, "deadline"))
+
     def decide(self, name: str, outcome: str, by: str = "", comment: str = "") -> bool:
         return self.tell(Decided(self.place(name), self.token(name), outcome, by, comment))
+
+    def admit(self, name: str) -> bool:
+        """Give it the slot of its pool that it waits for."""
+        return self.tell(Admitted(self.place(name), self.token(name), NONCE))
 
     def replay(self, name: str, input: bytes | None = None) -> bool:
         return self.tell(Replayed(self.place(name), self.token(name), input=input))
@@ -251,6 +304,10 @@ class Trial:
     def signal(self, name: str, number: int = 1, data: bytes = b"null", key: str | None = None) -> bool:
         """Tell it the signal of that number; the numbers are the order in which they were sent."""
         return self.tell(Signalled(f"signal-{number}", name, data, key, "ada", START + number))
+
+    def tell_child(self, name: str, outcome: str, output: bytes = b"null", error: Error | None = None) -> bool:
+        """Tell it what became of the child that the task waits for."""
+        return self.tell(ChildTold(self.place(name), self.token(name), "run-2", outcome, output, error))
 
     def cancel(self, reason: str = "") -> bool:
         return self.tell(Cancelled(reason))
@@ -263,6 +320,10 @@ class Trial:
 
     def resume(self, scope: int = PAUSED) -> bool:
         return self.tell(Resumed(scope, "looked", "ada"))
+
+    def migrate(self, *specs: Spec, version_id: int = 1) -> bool:
+        """To a version with these tasks."""
+        return self.tell(Migrated(plan_of(*specs, version_id=version_id), "a better one", "ada"))
 
     def isolate(self) -> bool:
         return self.tell(Isolated(BROKEN))

@@ -109,10 +109,10 @@ def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No dev of this checkout, and no setting of this shell, is found."""
+    """No dev of this checkout, no setting and no width of this shell, is found."""
     monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
-        monkeypatch.delenv(name)
+    for name in [name for name in os.environ if name.startswith("HEADRACE_") or name == "COLUMNS"]:
+        monkeypatch.delenv(name)  # xdist says how wide a terminal would be
 
 
 def headrace(*arguments: str, stdin: str | None = None) -> Result:
@@ -421,6 +421,20 @@ def test_show_draws_the_graph_with_states_attempts_and_errors(api: FakeApi) -> N
     assert [task["name"] for task in document["tasks"]] == ["write", "sign", "pack", "send"]
 
 
+def test_show_says_how_far_a_run_is_undone(api: FakeApi) -> None:
+    failed = task_document("send", "write", status="failed", attempts_max=1, error={"code": "ERROR", "message": "no"})
+    api.answers[f"GET /runs/{RUN_ID}"] = httpx.Response(200, json=run_document("compensation_failed"))
+    api.answers[f"GET /runs/{RUN_ID}/tasks"] = items(task_document("write", compensation="failed"), failed)
+    lines = headrace("show", RUN_ID).stdout.splitlines()
+    assert "compensation failed" in lines[0]
+    assert lines[1:] == [
+        "✓ write  completed  compensation failed",
+        "✗ send   failed",
+        "  ERROR: no",
+        "what to repair: headrace dead-letters --run c3d4e5f6",
+    ]
+
+
 def test_show_takes_the_last_digits_or_last(api: FakeApi) -> None:
     api.answers["GET /runs"] = items(run_document(run_id=OTHER_ID), run_document())
     api.answers[f"GET /runs/{RUN_ID}"] = httpx.Response(200, json=run_document())
@@ -519,6 +533,25 @@ def test_show_names_the_signal_that_a_task_waits_for(api: FakeApi) -> None:
     waits["due_at"] = "2026-11-29T10:00:00Z"
     api.answers[f"GET /runs/{RUN_ID}/tasks"] = items(waits)
     assert "waiting for signal payment.received until 2026-11-29T10:00:00Z" in headrace("show", RUN_ID).stdout
+
+
+def test_show_names_the_parent_and_the_children_of_a_run(api: FakeApi) -> None:
+    api.answers[f"GET /runs/{RUN_ID}"] = httpx.Response(200, json=run_document("waiting", trigger="child"))
+    waits = task_document("bill", run=None, status="waiting", attempt=0, workflow="invoice")
+    api.answers[f"GET /runs/{RUN_ID}/tasks"] = items(waits)
+    parent = {"run_id": OTHER_ID, "task": "go", "workflow": "order", "status": "waiting", "waits": True}
+    child = {
+        "run_id": OTHER_ID, "task": "bill", "token": 1, "workflow": "invoice", "version": 3, "status": "running",
+        "started_at": "2026-11-29T10:00:00Z", "ended_at": None, "reason": None,
+    }  # fmt: skip
+    relations = {"items": [child], "next": None, "parent": parent}
+    api.answers[f"GET /runs/{RUN_ID}/relations"] = httpx.Response(200, json=relations)
+    shown = " ".join(headrace("show", RUN_ID).stdout.split())
+    assert "waiting for a run of invoice" in shown
+    assert f"started by task go of run {OTHER_ID} (order), which waits for it" in shown
+    assert f"bill {OTHER_ID} invoice v3" in shown
+    document = json.loads(headrace("show", RUN_ID, "--json").stdout)
+    assert (document["parent"], document["children"]) == (parent, [child])
 
 
 def test_post_says_to_whom_a_signal_was_offered(api: FakeApi) -> None:

@@ -56,3 +56,71 @@ def test_a_skip_gives_the_output(api: FakeApi) -> None:
     api.answers[f"POST /tasks/{RUN_ID}.charge/skip"] = httpx.Response(202, json=ACCEPTED)
     assert headrace("skip", RUN_ID, "charge", "--output", '{"by": "hand"}').exit_code == 0
     assert api.body() == {"reason": "", "output": {"by": "hand"}}
+
+
+POOL: dict[str, Any] = {
+    "name": "db", "is_set": True, "limit": 2, "rate": "10/s", "held": 1, "waiting": 1, "created_at": None,
+    "updated_at": None, "updated_by": "ada",
+    "holders": [{"run_id": RUN_ID, "task": "load", "workflow": "w", "token": 1, "since": "2026-01-01T00:00:00Z",
+                 "priority": 0}],
+    "waiters": [{"run_id": RUN_ID, "task": "each.7", "workflow": "w", "token": 1, "since": "2026-01-01T00:00:00Z",
+                 "priority": 5}],
+}  # fmt: skip
+
+
+def test_a_pool_is_set_with_what_was_given_and_nothing_else(api: FakeApi) -> None:
+    api.answers["PUT /pools/db"] = httpx.Response(200, json=POOL)
+    assert headrace("set-pool", "db", "--limit", "0", "--rate", "10/s").exit_code == 0
+    assert api.body() == {"limit": 0, "rate": "10/s"}
+    assert headrace("set-pool", "db").exit_code == 2
+
+
+def test_a_pool_shows_its_holders_and_its_queue(api: FakeApi) -> None:
+    api.answers["GET /pools/db"] = httpx.Response(200, json=POOL)
+    shown = headrace("pools", "db")
+    assert shown.exit_code == 0
+    assert [word in shown.output for word in ("holds", "load", "each.7", "10/s")] == [True] * 4
+
+
+def test_pools_are_listed_also_those_that_nobody_has_set(api: FakeApi) -> None:
+    unset = {**POOL, "name": "mail", "is_set": False, "limit": None, "rate": None}
+    api.answers["GET /pools"] = httpx.Response(200, json={"items": [POOL, unset], "next": None})
+    shown = headrace("pools")
+    assert (shown.exit_code, "not set" in shown.output) == (0, True)
+
+
+def test_a_pool_is_removed(api: FakeApi) -> None:
+    api.answers["DELETE /pools/db"] = httpx.Response(204)
+    assert headrace("remove-pool", "db").exit_code == 0
+
+
+def test_a_run_is_prioritised(api: FakeApi) -> None:
+    api.answers[f"POST /runs/{RUN_ID}/priority"] = httpx.Response(202, json=ACCEPTED)
+    assert headrace("prioritise", RUN_ID, "5", "--reason", "urgent").exit_code == 0
+    assert api.body() == {"priority": 5, "reason": "urgent"}
+    assert headrace("prioritise", RUN_ID, "--", "-5").exit_code == 0
+    assert api.body()["priority"] == -5
+    assert headrace("prioritise", RUN_ID, "101").exit_code == 2
+
+
+# == pauses of many ====================================================================================================
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+@pytest.mark.parametrize("what", ["workflow", "queue"])
+def test_a_workflow_or_a_queue_is_paused_by_its_name(api: FakeApi, verb: str, what: str) -> None:
+    api.answers[f"POST /{what}s/orders/{verb}"] = httpx.Response(202, json={what: "orders", "paused": True})
+    assert headrace(verb, what, "orders", "--reason", "to look").exit_code == 0
+    assert api.body() == {"reason": "to look"}
+    assert headrace(verb, what).exit_code == 2
+    assert headrace(verb, RUN_ID, "orders").exit_code == 2
+    assert len(api.asked) == 1
+
+
+def test_pauses_say_what_still_runs(api: FakeApi) -> None:
+    pause = {"workflow": "orders", "reason": "to look", "paused_at": "2030-01-01T00:00:00Z", "paused_by": "ana"}
+    answer = {"items": [{**pause, "runs": {"paused": 2, "pausing": 1}}], "next": None}
+    api.answers["GET /pauses"] = httpx.Response(200, json=answer)
+    queue = {"queue": "gpu", "reason": "", "paused_at": "2030-01-01T00:00:00Z", "paused_by": "bob", "held": 7}
+    api.answers["GET /queues/pauses"] = httpx.Response(200, json={"items": [queue]})
+    shown = headrace("pauses").output
+    assert "2 paused, 1 pausing" in shown
+    assert "7 commands" in shown

@@ -16,20 +16,27 @@ from headrace.cli import MODULES, app, command, load_commands
 from headrace.cli.api import Api
 from headrace.client import Client
 from headrace.machine import Plan, RunStatus, TaskStatus
-from headrace.machine.plan import ApprovalPlan, Join, SignalPlan, TaskPlan
+from headrace.machine.place import compensation_of, is_compensation
+from headrace.machine.plan import ApprovalPlan, ChildPlan, Join, SignalPlan, TaskPlan
 from headrace.machine.status import RUN_TERMINAL, TERMINAL
 from state.explain import (
     CAUSES_MAX,
+    Ballot,
     Cause,
+    Child,
     Code,
     Engine,
     Facts,
     Failure,
+    Holder,
+    InLine,
     Items,
     Letter,
     Listening,
+    NextStep,
     Parked,
     Pause,
+    PoolFacts,
     Question,
     Queue,
     Relay,
@@ -46,24 +53,32 @@ NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 RUN_ID = UUID(int=7)
 ID = UUID(int=9)
 LEASE = timedelta(seconds=10)
+FUTURE = NOW + LEASE
 
 
 def ago(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
 
 
+UNDO = TaskPlan(1, "task.compensate", run="t.undo", queue="mail")
 PLAN = Plan(
     "w",
     [
         TaskPlan(0, "first", run="t.first"),
-        TaskPlan(1, "task", run="t.task", needs=(0,), queue="mail", effect="reconcile", lookup="t.look"),
+        TaskPlan(
+            1, "task", run="t.task", needs=(0,), queue="mail", effect="reconcile", lookup="t.look", compensation=UNDO
+        ),
         TaskPlan(2, "plain", run="t.plain", queue="mail", approval=ApprovalPlan("ok?", ("lead",), None, "fail")),
-        TaskPlan(3, "last", run="t.last", needs=(1, 2)),
+        TaskPlan(3, "last", run="t.last", needs=(1, 2), compensation=UNDO),
         TaskPlan(4, "news", run=None, needs=(0,), signal=SignalPlan("paid")),
+        TaskPlan(5, "kid", run=None, needs=(0,), child=ChildPlan("other")),
+        TaskPlan(6, "free", run=None, needs=(0,), child=ChildPlan("other", None, False, False)),
     ],
 )
-CLAIMS, PLAIN, NEWS = 1, 2, 4
+CLAIMS, PLAIN, NEWS, KID, FREE = 1, 2, 4, 5, 6
 
+OPEN = Child(ID, "other", "running", ago(5))
+ENDED = OPEN._replace(status="failed", ended_at=ago(1))
 LIVE = Session(ID, "box/1", ago(1), NOW + LEASE, slots=4)
 SESSIONS = {
     "none": None,
@@ -125,6 +140,17 @@ def pending() -> Iterator[TaskFacts]:
     yield task(TaskStatus.PENDING, token=0, attempt=0)
     yield task(TaskStatus.PENDING, token=0, attempt=0, withheld=True)
     yield task(TaskStatus.PENDING, withheld=True)
+    yield from limited(TaskStatus.PENDING)
+    for due_at, timer in itertools.product((FUTURE, ago(3)), (None, Timer(ago(3)))):  # between two rounds
+        yield task(TaskStatus.PENDING, due_at=due_at, timer=timer, rounds=1, retries_from=1)
+
+
+def limited(status: TaskStatus, **given: Any) -> Iterator[TaskFacts]:
+    """With a deadline, and with what a timer of its hand-out is for in this state."""
+    timers = (None, Timer(ago(3)), Timer(ago(3), ago(2)))
+    for at, timer in itertools.product((FUTURE, ago(3)), timers):
+        yield task(status, deadline_at=at, deadline_timer=timer, **given)
+        yield task(status, due_at=at, timer=timer, **given)
 
 
 def queued() -> Iterator[TaskFacts]:
@@ -134,9 +160,11 @@ def queued() -> Iterator[TaskFacts]:
         yield task(
             TaskStatus.QUEUED, task=index, lister=lister, changed_at=ago(seconds), last_error=error, lookups=lookups
         )
+    yield from limited(TaskStatus.QUEUED, lookups=1)  # which leaves it out of what is told with every surrounding
 
 
 def running() -> Iterator[TaskFacts]:
+    yield from limited(TaskStatus.RUNNING, owner=LIVE, session_id=ID)
     for owner, lister, due_at, timer, seconds in itertools.product(
         SESSIONS.values(), SESSIONS.values(), (None, ago(30), NOW + LEASE), (None, Timer(ago(30), ago(20))), (1, 30)
     ):
@@ -148,6 +176,7 @@ def running() -> Iterator[TaskFacts]:
 
 
 def waiting() -> Iterator[TaskFacts]:
+    yield from limited(TaskStatus.WAITING)
     questions = [
         None,
         Question(ID, "waiting", ["lead"], ago(9)),
@@ -167,8 +196,13 @@ def waiting() -> Iterator[TaskFacts]:
     for (due_at, timer), key, row in itertools.product(timers, (None, "a"), (False, True)):
         listening = Listening("paid", key, ago(5)) if row else None
         yield task(TaskStatus.WAITING, task=NEWS, due_at=due_at, timer=timer, listening=listening)
+    statuses = ("asked", "running", "paused", "refused")
+    children = [None, *(Child(ID, "other", status, ago(5)) for status in statuses), ENDED]
+    for (due_at, timer), index, child in itertools.product(timers, (KID, FREE), children):
+        yield task(TaskStatus.WAITING, task=index, due_at=due_at, timer=timer, child=child)
     yield task(TaskStatus.WAITING, items=Items(400, 320, 300, 3))
     yield task(TaskStatus.WAITING, items=Items(3, 3, 3, 0))
+    yield task(TaskStatus.WAITING, pool="db")
 
 
 def ended() -> Iterator[TaskFacts]:
@@ -187,8 +221,10 @@ STATES = {
 }
 """A status without its states fails the walk."""
 OF_STATUS = {
-    TaskStatus.PENDING: {"BACKOFF", "TIMER_OVERDUE", "TIMER_MISSING", "JOIN_MISSED", "NEEDS_UNFINISHED", "WITHHELD"},
+    TaskStatus.PENDING: {"BACKOFF", "TIMER_OVERDUE", "TIMER_MISSING", "JOIN_MISSED", "NEEDS_UNFINISHED", "WITHHELD",
+                         "BETWEEN_ROUNDS"},
     TaskStatus.QUEUED: {
+        "QUEUE_PAUSED",
         "NOT_PUBLISHED", "NO_WORKER", "WORKERS_DRAINING", "WORKERS_FULL", "NOT_RECEIVED", "COMMAND_LOST", "IN_PREFETCH",
         "CLAIM_NOT_GRANTED", "RECEIVED", "SESSION_EXPIRED", "SESSION_ENDED",
     },
@@ -199,6 +235,8 @@ OF_STATUS = {
     TaskStatus.WAITING: {
         "APPROVAL_OPEN", "APPROVAL_EXPIRED", "APPROVAL_MISSING", "DECISION_NOT_APPLIED", "PARKED", "PARKED_MISSING",
         "WAIT", "TIMER_OVERDUE", "TIMER_MISSING", "SIGNAL_AWAITED", "SIGNAL_WAIT_MISSING", "ITEMS_OPEN", "ITEMS_MISSED",
+        "SLOT_AWAITED", "RATE_AWAITED", "SLOT_GRANTED", "POOL_NOT_SET", "SLOT_WAIT_MISSING",
+        "CHILD_OPEN", "CHILD_NOT_STARTED", "CHILD_NOT_TOLD", "CHILD_MISSING",
     },
     TaskStatus.COMPLETED: {"TASK_COMPLETED"},
     TaskStatus.FAILED: {"TASK_FAILED"},
@@ -206,6 +244,8 @@ OF_STATUS = {
     TaskStatus.CANCELLED: {"TASK_CANCELLED"},
 }  # fmt: skip
 """What the nearest cause of a task may be, once what concerns the whole run is set aside."""
+OF_UNDONE = {Code.RUN_COMPENSATING, Code.COMPENSATION_LATER}
+"""Of runs that undo what they did, which have a walk of their own."""
 WHOLE_RUN = {"NEEDS_ATTENTION", "REQUEST_NOT_APPLIED", "LOOKING_UP", "PAUSED"}
 STOPS = (None, Stop("cancelled", ago(4), "ana", "enough"), Stop("isolated", ago(4), "", "KeyError", ID))
 PAUSES = (Pause(ago(30), "ana", "to look"), Pause(ago(20), of_workflow=True))
@@ -220,11 +260,88 @@ def every_facts() -> Iterator[Facts]:
             engine, queues, requests, ahead, stop = around[(number * 31 + step * 509) % len(around)]
             pauses = PAUSES[number % 2 :] if status in (RunStatus.PAUSING, RunStatus.PAUSED) else ()
             yield facts(
-                state, status, engine=engine, queues=queues, requests=requests, ahead=ahead, stop=stop, pauses=pauses
+                state,
+                status,
+                engine=engine,
+                queues=queues,
+                requests=requests,
+                ahead=ahead,
+                stop=stop,
+                pauses=pauses,
+                deadline_at=(None, FUTURE, ago(3))[number % 3],
             )
+    for line, pools in itertools.product(LINES, POOLS):
+        yield facts(task(TaskStatus.WAITING, pool="db"), in_line=line, pools=pools)
     plain = [state for state in queued() if not state.lookups and state.last_error is None]
     for state, engine, queues, ahead in itertools.product(plain, ENGINES.values(), QUEUES.values(), ({}, {"mail": 3})):
         yield facts(state, engine=engine, queues=queues, ahead=ahead)
+    for pause in (Pause(ago(60), "ana", "to look"), Pause(ago(60))):
+        yield facts(task(TaskStatus.QUEUED), held={CLAIMS: pause})
+
+
+LINES: tuple[dict[int, InLine], ...] = (
+    {},
+    {1: InLine(1, ago(9))},
+    {1: InLine(4, ago(9))},
+    {1: InLine(1, ago(9), ago(1))},
+)
+HOLDERS = [Holder(RUN_ID, "task", ago(30))]
+POOLS: tuple[dict[str, PoolFacts], ...] = (
+    {},
+    *({"db": one} for one in (
+        PoolFacts(1, None, 1, 4, HOLDERS), PoolFacts(9, None, 9, 4, HOLDERS), PoolFacts(0, None, 0, 4),
+        PoolFacts(9, None, 1, 4, HOLDERS), PoolFacts(None, (10, 1.0), 1, 4, HOLDERS),
+    )),
+)  # fmt: skip
+
+
+def every_undone() -> Iterator[Facts]:
+    """Runs that undo what they did: that of `last`, then that of `task`."""
+    first, second = compensation_of(3), compensation_of(CLAIMS)
+    untouched = TaskFacts(second, TaskStatus.PENDING, ago(5), token=0)
+    letters = [Letter(ID, status) for status in ("parked", "replayed", "discarded")]
+    laters = [task(status, task=second, letter=letter) for status in TERMINAL for letter in (None, *letters)]
+    now = [*queued(), *running(), task(TaskStatus.PENDING, due_at=FUTURE, timer=Timer(FUTURE)), *ended()]
+    broken = task(TaskStatus.FAILED, letter=letters[0])
+    for number, (one, status) in enumerate(itertools.product(now, RunStatus)):
+        one = one._replace(task=first, lookups=0)
+        other = laters[number % len(laters)] if one.status in TERMINAL else untouched
+        shown = {CLAIMS: broken} if number % 2 else {}
+        tasks = {**shown, first: one, second: other}
+        over = {place for place, each in tasks.items() if each.status in TERMINAL}
+        yield facts(None, status, tasks=tasks, ended=frozenset({0, 1, 2, 3, 4, *over}), stop=STOPS[number % 3])
+
+
+def test_every_state_of_what_is_undone_has_causes():
+    places = (CLAIMS, compensation_of(CLAIMS), compensation_of(3))
+    seen: set[Code] = set()
+    for of in every_undone():
+        for index in places:
+            check(explain_task(of, index), of)
+        causes = explain_run(of)
+        check(causes, of)
+        seen |= {cause.code for cause in causes}
+        acts = [act.cli for cause in causes for act in cause.acts]
+        assert f"headrace cancel {RUN_ID}" not in acts
+        assert f"headrace replay {ID}" not in acts or any(is_compensation(p) for p in of.ended)
+    assert {"RUN_COMPENSATING", "COMPENSATION_LATER", "RUN_COMPENSATED", "RUN_COMPENSATION_FAILED"} <= seen
+
+
+def test_what_is_undone_is_told_with_why_and_what_is_left():
+    first, second = compensation_of(3), compensation_of(CLAIMS)
+    tasks = {
+        CLAIMS: task(TaskStatus.FAILED, error=Failure("ERROR", "no"), letter=Letter(ID, "parked")),
+        first: task(TaskStatus.RUNNING, task=first, owner=LIVE, lister=LIVE),
+        second: TaskFacts(second, TaskStatus.PENDING, ago(5), token=0),
+    }
+    of = facts(None, RunStatus.COMPENSATING, tasks=tasks, ended=frozenset({0, 1, 2, 3, 4}))
+    cause, *others = explain_run(of)
+    assert cause.text == (
+        "The run has failed: task task failed first; what it did is being undone, and 0 of 2 compensations have ended."
+    )
+    assert [other.code for other in others[:2]] == ["RUNNING", "COMPENSATION_LATER"]
+    later, *_ = explain_task(of, second)
+    assert later.text == "Task task.compensate comes after last.compensate: what was done last is undone first."
 
 
 COMMANDS = {name for names in MODULES.values() for name in names}
@@ -244,7 +361,7 @@ def check(causes: list[Cause], of: Facts) -> None:
         for act in cause.acts:
             words = act.cli.split()
             assert "python" in words or words[words.index("headrace") + 1] in COMMANDS, cause
-            assert act.api.split()[0] in ("GET", "POST"), cause
+            assert act.api.split()[0] in ("GET", "POST", "PUT"), cause
 
 
 def test_every_state_of_every_run_has_causes_and_the_first_fits_the_state():
@@ -268,7 +385,7 @@ def test_every_state_of_every_run_has_causes_and_the_first_fits_the_state():
             assert causes[0].code is Code.NEEDS_ATTENTION
         assert (Code.PAUSED in {cause.code for cause in causes}) is bool(of.pauses)
     assert walked > 10_000
-    assert seen == set(Code), f"never said: {set(Code) - seen}"
+    assert seen | OF_UNDONE == set(Code), f"never said: {set(Code) - seen}"
 
 
 def test_the_walk_knows_every_status():
@@ -281,7 +398,6 @@ def test_every_code_is_documented():
 
 
 # == the nearest cause comes first =====================================================================================
-FUTURE = NOW + LEASE
 HEARS = Listening("paid", "a", ago(5))
 DUE = {"due_at": ago(30), "changed_at": ago(40)}
 FIRST: list[tuple[str, TaskFacts, dict[str, Any], list[str]]] = [
@@ -301,6 +417,18 @@ FIRST: list[tuple[str, TaskFacts, dict[str, Any], list[str]]] = [
     ("listens without timer", task(TaskStatus.WAITING, task=NEWS, listening=HEARS, due_at=FUTURE), {},
      ["TIMER_MISSING", "SIGNAL_AWAITED"]),
     ("listens without a row", task(TaskStatus.WAITING, task=NEWS), {}, ["SIGNAL_WAIT_MISSING"]),
+    ("waits for a run", task(TaskStatus.WAITING, task=KID, child=OPEN._replace(status="paused")), {},
+     ["CHILD_OPEN"]),
+    ("waits for a run in vain", task(TaskStatus.WAITING, task=KID, child=OPEN,
+                                     due_at=ago(3), timer=Timer(ago(3))), {}, ["TIMER_OVERDUE", "CHILD_OPEN"]),
+    ("waits for a run that did not start", task(TaskStatus.WAITING, task=KID,
+                                                child=OPEN._replace(status="asked")), {},
+     ["CHILD_NOT_STARTED"]),
+    ("waits for a run that has ended", task(TaskStatus.WAITING, task=KID, child=ENDED), {}, ["CHILD_NOT_TOLD"]),
+    ("waits for a run that has begun", task(TaskStatus.WAITING, task=FREE,
+                                            child=OPEN), {},
+     ["CHILD_NOT_TOLD"]),
+    ("waits for no run", task(TaskStatus.WAITING, task=KID), {}, ["CHILD_MISSING"]),
     ("unknown body", task(TaskStatus.PENDING, due_at=FUTURE, timer=Timer(FUTURE), last_error="UNKNOWN_TASK"), {},
      ["BACKOFF", "BODY_UNKNOWN"]),
     ("just handed out", task(TaskStatus.QUEUED, changed_at=ago(1)), {}, ["NOT_PUBLISHED"]),
@@ -309,6 +437,8 @@ FIRST: list[tuple[str, TaskFacts, dict[str, Any], list[str]]] = [
     ("relay away", task(TaskStatus.QUEUED), {"engine": ENGINES["relay away"], "queues": {}},
      ["NOT_PUBLISHED", "NO_WORKER", "RELAY_AWAY", "TICKS_LATE"]),
     ("published", task(TaskStatus.QUEUED), {}, ["NOT_RECEIVED"]),
+    ("kept back", task(TaskStatus.QUEUED), {"held": {CLAIMS: Pause(ago(60), "ana", "to look")}}, ["QUEUE_PAUSED"]),
+    ("about to be let go", task(TaskStatus.QUEUED), {"held": {CLAIMS: Pause(ago(60))}}, ["QUEUE_PAUSED"]),
     ("published, no worker", task(TaskStatus.QUEUED), {"queues": {}}, ["NO_WORKER"]),
     ("published, all full", task(TaskStatus.QUEUED), {"queues": QUEUES["full"], "ahead": {"mail": 2}},
      ["WORKERS_FULL", "BACKLOG"]),
@@ -348,6 +478,12 @@ FIRST: list[tuple[str, TaskFacts, dict[str, Any], list[str]]] = [
      {"requests": REQUESTS["decision"]}, ["REQUEST_NOT_APPLIED", "DECISION_NOT_APPLIED", "PARTITION_SILENT"]),
     ("works through a list", task(TaskStatus.WAITING, items=Items(400, 320, 300, 3)), {}, ["ITEMS_OPEN"]),
     ("no item is open", task(TaskStatus.WAITING, items=Items(3, 3, 3, 0)), {}, ["ITEMS_MISSED"]),
+    ("in line", task(TaskStatus.WAITING, pool="db"), {"in_line": LINES[2], "pools": POOLS[1]}, ["SLOT_AWAITED"]),
+    ("held back by a rate", task(TaskStatus.WAITING, pool="db"), {"in_line": LINES[1], "pools": POOLS[5]},
+     ["RATE_AWAITED"]),
+    ("granted", task(TaskStatus.WAITING, pool="db"), {"in_line": LINES[3], "pools": POOLS[1]}, ["SLOT_GRANTED"]),
+    ("no pool", task(TaskStatus.WAITING, pool="db"), {"in_line": LINES[1]}, ["POOL_NOT_SET"]),
+    ("not in line", task(TaskStatus.WAITING, pool="db"), {}, ["SLOT_WAIT_MISSING"]),
     ("nobody asked", task(TaskStatus.WAITING), {}, ["APPROVAL_MISSING"]),
     ("parked", task(TaskStatus.WAITING, error=Failure("AMBIGUOUS"), parked=Parked(ago(5))), {}, ["PARKED"]),
     ("resolved", task(TaskStatus.WAITING, error=Failure("AMBIGUOUS"), parked=Parked(ago(5), ago(1), "ana")),
@@ -535,4 +671,41 @@ def test_a_pause_of_the_workflow_is_told_apart_from_one_of_the_run():
     given = facts(None, RunStatus.PAUSED, pauses=[Pause(ago(30), "ana", of_workflow=True)])
     first = explain_run(given)[0]
     assert first.text == "The run is paused with its workflow w for 30.0 s by ana; nothing of it runs."
-    assert not first.acts  # a resume of the run would not end it
+    assert [act.cli for act in first.acts] == ["headrace resume workflow w"]  # a resume of the run would not end it
+
+
+def asked(**more: Any) -> str:
+    question = Question(ID, "waiting", ["ada", "grace", "role:board"], ago(9), **more)
+    (cause,) = explain_task(facts(task(TaskStatus.WAITING, question=question)), CLAIMS)
+    assert cause.code is Code.APPROVAL_OPEN
+    return cause.text
+
+
+def test_a_question_says_who_has_voted_and_who_is_missing():
+    assert "said yes" not in asked(), "nobody has to be told that one is enough"
+    assert "0 of 2 have said yes; it waits for ada, grace, role:board." in asked(needed=2)
+    votes = [Ballot("eve", "approve", in_place_of="ada"), Ballot("alan", "approve", role="board")]
+    text = asked(needed=3, votes=votes)
+    assert "2 of 3 have said yes: eve in place of ada, alan; it waits for grace, role:board." in text
+
+
+def test_a_question_says_when_it_expires_and_when_somebody_else_is_asked():
+    assert "and expires in 10.0 s." in asked(expires_at=NOW + LEASE)
+    escalated = {"expires_at": NOW + LEASE, "on_expiry": "escalate"}
+    assert "and the next of its escalation is asked in 10.0 s." in asked(**escalated, steps_left=1)
+    assert "and expires in 10.0 s." in asked(**escalated, steps_left=0)
+    assert "They are reminded in 10.0 s." in asked(next=NextStep("remind", NOW + LEASE))
+    assert "alan is asked, too, in 10.0 s." in asked(next=NextStep("escalate", NOW + LEASE, ["alan"]))
+
+
+def test_a_question_that_is_about_to_be_escalated_is_open():
+    assert "is asked" in asked(expires_at=ago(1), on_expiry="escalate", steps_left=1)
+
+
+def test_a_task_in_line_says_its_place_and_who_holds_what_it_waits_for():
+    of = facts(task(TaskStatus.WAITING, pool="db"), in_line=LINES[2], pools=POOLS[2])
+    cause = explain_task(of, CLAIMS)[0]
+    assert cause.text == (
+        f"Task task waits for a slot of pool db, as number 4 of 4: 9 of 9 are held, by {RUN_ID}.task and 8 more."
+    )
+    assert (cause.points_to.link, cause.acts[0].cli) == ("/pools/db", "headrace pools db")

@@ -24,6 +24,7 @@ from headrace.graph import (
     ATTEMPTS_MAX,
     TASKS_MAX,
     Approval,
+    Child,
     Retry,
     Signal,
     Task,
@@ -34,6 +35,7 @@ from headrace.graph import (
     json_schema,
     parse,
 )
+from headrace.machine import compile_plan
 
 DOCS = Path(__file__).parents[2] / "docs" / "graph.md"
 
@@ -218,7 +220,22 @@ FAULTS = [
     (tasks("a: { run: r, retry: { delay: 5m } }"), "tasks.a.retry", 3, "cap 1m is below delay 5m"),
     (tasks("a: { run: r, retry: { tries: 5 } }"), "tasks.a.retry.tries", 3, "unknown field; known are attempts"),
     (tasks("a: { approval: { approvers: [1] } }"), "tasks.a.approval.approvers[0]", 3, "must be text"),
-    (tasks("a: { approval: { on_expiry: shrug } }"), "tasks.a.approval.on_expiry", 3, "'fail', 'approve' or"),
+    (tasks("a: { approval: { needed: 0 } }"), "tasks.a.approval.needed", 3, "greater than or equal to 1"),
+    (tasks("a: { approval: { approvers: [x, y], needed: 3 } }"), "tasks.a.approval", 3, "only 2 may approve"),
+    (tasks("a: { approval: { on_reject: shrug } }"), "tasks.a.approval.on_reject", 3, "'fail' or 'complete'"),
+    (tasks("a: { approval: { remind: [soon] } }"), "tasks.a.approval.remind[0]", 3, "is no duration"),
+    (tasks("a: { approval: { on_expiry: escalate, escalate: [{ to: x }], approvers: y } }"), "tasks.a.approval", 3,
+     "needs `expires`"),
+    (tasks("a: { approval: { on_expiry: escalate, expires: 1h } }"), "tasks.a.approval", 3, "needs `escalate`"),
+    (tasks("a: { approval: { approvers: x, escalate: [{ to: y }] } }"), "tasks.a.approval", 3, "needs `after`"),
+    (tasks("a: { approval: { escalate: [{ to: y, after: 1h }] } }"), "tasks.a.approval", 3, "needs `approvers`"),
+    (tasks("a: { approval: { approvers: x, escalate: [{ too: y, after: 1h, to: z }] } }"),
+     "tasks.a.approval.escalate[0].too", 3, "did you mean to?"),
+    (tasks("a: { approval: { form: { type: 7 } } }"), "tasks.a.approval.form.type", 3, "not valid"),
+    (tasks("a: { approval: { context: { x: '${{ tasks.b.output }}' } } }"), "tasks.a.approval.context.x", 3,
+     "there is no task b"),
+    (tasks("a: { approval: { title: '${{ nope( }}' } }"), "tasks.a.approval.title", 3, ""),
+    (tasks("a: { approval: { on_expiry: shrug } }"), "tasks.a.approval.on_expiry", 3, "'fail', 'approve', 'reject' or"),
     (tasks("a: { run: r }", "b:", "  run: r", "  exclusive: 1"), "tasks.b.exclusive", 6, "a valid boolean"),
     (tasks("a: { run: r, exclusive: yes }"), "tasks.a.exclusive", 3, "a valid boolean"),
     (tasks("a: { run: r, effect: hope }"), "tasks.a.effect", 3, "'idempotent', 'reconcile' or 'manual'"),
@@ -256,6 +273,18 @@ FAULTS = [
     (tasks("a: { run: b, with: '${{ index }}' }"), "tasks.a.with", 3, "unknown variable index"),
     (tasks("a: { run: b, if: 'item == 1', map: [1] }"), "tasks.a.if", 3, "unknown variable item"),
     (tasks("a: { wait: { for: 1s }, map: [1] }"), "tasks.a", 3, "leave out map"),
+    # compensations
+    (tasks("a: { approval: {}, compensate: b }"), "tasks.a", 3, "a `compensate` needs a `run`, which it undoes"),
+    (tasks("a: { wait: { for: 1s }, compensate: b }"), "tasks.a", 3, "leave out compensate"),
+    (tasks("a: { run: r, compensate: 7 }"), "tasks.a.compensate", 3, "must be a map, not a number"),
+    (tasks("a: { run: r, compensate: a b }"), "tasks.a.compensate.run", 3, "no name of a body"),
+    (tasks("a:", "  run: r", "  compensate:", "    retry: 2"), "tasks.a.compensate.run", 5, "is missing"),
+    (tasks("a: { run: r, compensate: { run: u, quueue: x } }"), "tasks.a.compensate.quueue", 3, "did you mean queue?"),
+    (tasks("a: { run: r, compensate: { run: u, with: null } }"), "tasks.a.compensate.with", 3, "null says nothing"),
+    (tasks("a: { run: r, compensate: { run: u, with: '${{ tasks.b.output }}' } }", "b: { run: r }"),
+     "tasks.a.compensate.with", 3, "which is not upstream: add it to the needs of a"),
+    (tasks("a: { run: r, compensate: { run: u, with: '${{ 1 + }}' } }"), "tasks.a.compensate.with", 3, "syntax error"),
+    (tasks("a: { run: r, with: '${{ task.output }}', compensate: u }"), "tasks.a.with", 3, "unknown variable task"),
     # waits
     (tasks("a: { wait: { for: 3d, until: 2026-01-01T00:00:00Z } }"), "tasks.a.wait", 3, "either `for` or `until`"),
     (tasks("a: { wait: {} }"), "tasks.a.wait", 3, "either `for` or `until`"),
@@ -295,6 +324,20 @@ FAULTS = [
      "not upstream"),
     (tasks("a: { run: r }", "b: { signal: { name: s, timeout: '${{ tasks.c.output }}' } }"), "tasks.b.signal.timeout",
      4, "there is no task c"),
+    # children
+    (tasks("a: { workflow: {} }"), "tasks.a.workflow.name", 3, "is missing"),
+    (tasks("a: { workflow: 7 }"), "tasks.a.workflow", 3, "must be a map, not a number"),
+    (tasks("a: { workflow: a b }"), "tasks.a.workflow.name", 3, "'a b' is no name of a workflow"),
+    (tasks("a: { workflow: { name: o, verion: 2 } }"), "tasks.a.workflow.verion", 3, "did you mean version?"),
+    (tasks("a: { workflow: { name: o, version: 0 } }"), "tasks.a.workflow.version", 3, "greater than or equal to 1"),
+    (tasks("a: { workflow: { name: o, on_cancel: stop } }"), "tasks.a.workflow.on_cancel", 3, "'cancel' or 'abandon'"),
+    (tasks("a: { workflow: { name: o, wait: false, on_cancel: abandon } }"), "tasks.a.workflow", 3,
+     "`on_cancel` is for a task that waits"),
+    (tasks("a: { workflow: o, run: r }"), "tasks.a", 3, "a `workflow` does nothing else: leave out run"),
+    (tasks("a: { workflow: o, retry: 5, map: [1] }"), "tasks.a", 3, "leave out retry, map"),
+    (tasks("a: { signal: s, workflow: o }"), "tasks.a", 3, "a `signal` does nothing else: leave out workflow"),
+    (tasks("a: { workflow: w }"), "tasks.a.workflow", 3, "a workflow cannot start itself: w -> w"),
+    (tasks("a: { workflow: { name: w, version: 1 } }"), "tasks.a.workflow", 3, "a workflow cannot start itself"),
     (tasks("a: { run: r, if: now > timestamp(input.x) }"), "tasks.a.if", 3, "only a wait knows what time it is"),
     # what comes out
     ("output: 3\n" + tasks("a: { run: r }"), "output", 1, "must be a map, not a number"),
@@ -593,8 +636,18 @@ approvals = st.fixed_dictionaries(
         "approvers": st.just(["lead"]) | st.just("lead"),
         "expires": durations,
         "on_expiry": st.sampled_from(["fail", "approve", "reject"]),
+        "context": st.sampled_from(["${{ input }}", {"b": 1, "a": "${{ input.a }}"}, [1.0, True]]),
+        "form": st.sampled_from([{"type": "object", "properties": {"b": {}, "a": {"type": "string"}}}, {}]),
+        "needed": st.just(1),
+        "no_self_approval": st.booleans(),
+        "remind": durations | st.lists(durations, min_size=1, max_size=3),
+        "on_reject": st.sampled_from(["fail", "complete"]),
     },
 )
+CHAINS = [
+    {"approvers": "a", "needed": 2, "escalate": [{"to": "b", "after": "1h"}, {"to": ["role:c", "d"], "after": 7200}]},
+    {"approvers": ["a"], "expires": "1d", "on_expiry": "escalate", "escalate": [{"to": "b"}]},
+]
 
 
 coin = st.booleans()
@@ -614,6 +667,9 @@ SIGNALS: list[Any] = [
 ]
 
 
+CHILDREN: list[Any] = ["other", {"name": "other", "version": 3, "on_cancel": "abandon"}, {"name": "o.x", "wait": False}]
+
+
 @st.composite
 def definitions(draw: st.DrawFn) -> dict[str, Any]:
     one_name = st.text(string.ascii_letters, min_size=1, max_size=5)
@@ -622,7 +678,8 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
     for name in names:
         task: dict[str, Any] = {"run": draw(st.sampled_from(["a.b", "on", "x"]))}
         if waits := draw(coin) and draw(coin):
-            task = draw(st.sampled_from([*({"wait": wait} for wait in WAITS), *({"signal": s} for s in SIGNALS)]))
+            waiting = [*({"wait": wait} for wait in WAITS), *({"signal": s} for s in SIGNALS)]
+            task = draw(st.sampled_from([*waiting, *({"workflow": child} for child in CHILDREN)]))
         before = list(made)
         if draw(coin) and before:
             task["needs"] = draw(st.lists(st.sampled_from(before), unique=True) | st.sampled_from(before))
@@ -634,7 +691,7 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
             "queue": st.sampled_from(["default", "io"]),
             "retry": retries,
             "timeout": durations,
-            "approval": approvals,
+            "approval": approvals | st.sampled_from(CHAINS),
             "exclusive": coin,
             "effect": st.sampled_from(["idempotent", "reconcile", "manual"]),
         }.items():
@@ -669,6 +726,13 @@ def test_a_wait_has_one_spelling() -> None:
     assert first.canonical() == second.publishable().canonical()
     assert b'"wait":{"for":"3d"}' in first.canonical()
     assert b'"wait":{"until":"2026-03-29T07:00:00Z"}' in first.canonical()
+
+
+def test_a_child_has_one_spelling() -> None:
+    first = parse(tasks("a: { workflow: other, timeout: 72h }", "b: { workflow: { name: other, on_cancel: cancel } }"))
+    second = build("w").task("a", workflow="other", timeout="3d").task("b", workflow=Child(name="other"))
+    assert first.canonical() == second.publishable().canonical()
+    assert b'"a":{"timeout":"3d","workflow":{"name":"other"}}' in first.canonical()
 
 
 def test_a_signal_has_one_spelling() -> None:
@@ -890,7 +954,10 @@ def test_a_schema_that_never_ends_is_a_fault_and_not_a_crash() -> None:
 def test_the_examples_of_the_reference_page_run(tmp_path: Path) -> None:
     fences = re.findall(r"```(\w+)\n(.*?)```", DOCS.read_text(), re.DOTALL)
     workflows = [parse(text) for kind, text in fences if kind == "yaml"]
-    names = ["orders", "refunds", "documents", "follow-up", "invoices", "orders-paid"]
+    names = [
+        "orders", "refunds", "documents", "long-job", "closing", "trip", "follow-up", "invoices", "orders-paid",
+        "order",
+    ]  # fmt: skip
     assert [workflow.name for workflow in workflows] == names
     assert list(workflows[0].tasks) == ["validate", "charge", "release", "ship"]
     script = tmp_path / "examples.py"
@@ -908,3 +975,45 @@ def test_a_map_may_be_only_its_list():
     assert task is not None
     assert (task.over, task.max_parallel, task.failures) == ("${{ input.pages }}", 1_000, "fail_fast")
     assert Workflow.model_validate_json(short.canonical()) == short
+
+
+def test_a_compensation_may_be_only_its_body():
+    short = parse("name: w\ntasks: { a: { run: b, compensate: c } }")
+    assert short == build("w").task("a", run="b", compensate={"run": "c"}).publishable()
+    undo = short.tasks["a"].compensate
+    assert undo is not None
+    assert (undo.run, undo.with_, undo.queue, undo.retry, undo.timeout) == ("c", None, None, Retry(), None)
+    assert Workflow.model_validate_json(short.canonical()) == short
+
+
+def test_a_compensation_has_fields_of_its_own():
+    text = """
+name: w
+tasks:
+  a:
+    run: b
+    queue: io
+    compensate: { run: c, with: { y: "${{ task.output.id }}", x: 1 }, queue: slow, retry: 7, timeout: 30s }
+"""
+    workflow = parse(text)
+    undo = workflow.tasks["a"].compensate
+    assert undo is not None
+    assert (undo.queue, undo.retry.attempts, undo.timeout) == ("slow", 7, timedelta(seconds=30))
+    assert b'"with":{"x":1,"y":' in workflow.canonical()
+    Draft202012Validator(json_schema()).validate(yaml.safe_load(text))
+    plan = compile_plan(workflow)
+    spec = plan.tasks[0].compensation
+    assert spec is not None
+    assert (spec.name, spec.run, spec.queue, spec.retry.attempts, spec.timeout) == (
+        "a.compensate",
+        "c",
+        "slow",
+        7,
+        30.0,
+    )
+    assert (plan.find("a.compensate"), plan.name_of(200_000_000), plan.at(200_000_000)) == (
+        200_000_000, "a.compensate", spec,
+    )  # fmt: skip
+    assert plan.tasks[0].is_referenced
+    assert plan.tasks[0].is_read
+    assert compile_plan(parse("name: w\ntasks: { a: { run: b } }")).find("a.compensate") is None

@@ -3,8 +3,21 @@
 import msgspec
 import pytest
 
-from headrace.machine import Ask, BuryTask, CloseQuestion, Decided, Dispatch, Finish, Replayed, RunStatus
-from tests.unit.machine_model import HOPELESS, INPUT, SECOND, Trial, task
+from headrace.expressions import Template, compile_template
+from headrace.machine import (
+    Ask,
+    BuryTask,
+    CloseQuestion,
+    Decided,
+    Dispatch,
+    Finish,
+    KeepOutput,
+    Replayed,
+    Reran,
+    RunStatus,
+)
+from headrace.machine.plan import CONTEXT_BYTES_MAX, ApprovalPlan
+from tests.unit.machine_model import BRANCHING, HOPELESS, INPUT, QUESTION, SECOND, Trial, task
 
 
 def gated() -> Trial:
@@ -49,7 +62,8 @@ def test_an_approved_question_is_completed_with_the_decision_as_its_output():
     assert trial.state("sign_off").attempt == 0
     action = trial.told[-1]
     assert isinstance(action, Dispatch)
-    assert msgspec.json.decode(action.input) == {"outcome": "approved", "by": "ada", "comment": "looks good"}
+    answer = {"outcome": "approved", "by": "ada", "comment": "looks good", "form": None, "votes": []}
+    assert msgspec.json.decode(action.input) == answer
 
 
 @pytest.mark.parametrize("outcome", ["rejected", "expired"])
@@ -163,3 +177,92 @@ def test_a_run_waits_only_while_nothing_else_goes_on():
     trial.at += 1000 * SECOND
     assert trial.decide("ask", "approved")
     assert trial.status is RunStatus.RUNNING
+
+
+# == a no that is an answer ===========================================================================================
+def branching(run: str | None) -> Trial:
+    """ask, whose no is an answer -> go, if it was approved; back, if not."""
+    trial = Trial(
+        task("ask", run=run, asks=BRANCHING),
+        task("go", "ask", condition="tasks.ask.output.outcome != 'rejected'"),
+        task("back", "ask", condition="tasks.ask.output.outcome == 'rejected'"),
+    )
+    assert trial.states["ask"] == "waiting"
+    return trial
+
+
+@pytest.mark.parametrize("run", ["body", None])
+def test_a_rejection_that_completes_is_looked_at_by_a_branch(run: str | None):
+    trial = branching(run)
+    votes = b'[{"by":"ada","decision":"reject"}]'
+    assert trial.tell(Decided(0, 1, "rejected", "ada", "not today", votes, b'{"why":"late"}'))
+    assert trial.states == {"ask": "completed", "go": "skipped", "back": "queued"}
+    output = msgspec.json.decode(trial.state("ask").output or b"")
+    assert output == {
+        "outcome": "rejected", "by": "ada", "comment": "not today", "form": {"why": "late"},
+        "votes": [{"by": "ada", "decision": "reject"}],
+    }  # fmt: skip
+    assert trial.state("ask").attempt == 0
+    kept = [action for action in trial.told if isinstance(action, KeepOutput)]
+    assert len(kept) == (run is not None), "an output that no body gave is kept"
+    assert not any(isinstance(action, BuryTask) for action in trial.actions)
+
+
+@pytest.mark.parametrize("run", ["body", None])
+def test_an_expiry_fails_also_where_a_rejection_completes(run: str | None):
+    trial = branching(run)
+    assert trial.decide("ask", "expired")
+    assert trial.states == {"ask": "failed", "go": "skipped", "back": "skipped"}
+
+
+def test_a_rejection_that_completed_is_asked_again_by_a_rerun():
+    trial = Trial(task("ask", run=None, asks=BRANCHING))
+    assert trial.decide("ask", "rejected")
+    assert trial.status is RunStatus.COMPLETED
+    assert trial.tell(Reran(trial.run.row_version, (0,)))
+    assert trial.told == [Ask(0, 2)]
+    assert not trial.tell(Decided(0, 1, "approved"))
+
+
+# == what people are shown =============================================================================================
+def shown(**more: object) -> ApprovalPlan:
+    return msgspec.structs.replace(QUESTION, **more)
+
+
+def test_title_and_context_are_written_when_the_question_is_asked():
+    plan = shown(
+        title_template=compile_template("Pay ${{ tasks.price.output.total }}?"),
+        context=compile_template({"price": "${{ tasks.price.output }}", "of": "${{ input }}"}),
+    )
+    trial = Trial(task("price"), task("ask", "price", run=None, asks=plan))
+    assert trial.succeed("price", b'{"total":12.5}')
+    context = b'{"price":{"total":12.5},"of":%b}' % INPUT
+    assert trial.told[-1] == Ask(1, 1, "Pay 12.5?", context)
+
+
+def test_a_title_is_one_line_of_text_whatever_it_is_made_of():
+    plan = shown(title_template=compile_template("${{ tasks.a.output }}"))
+    trial = Trial(task("a"), task("ask", "a", run=None, asks=plan))
+    assert trial.succeed("a", b'{"x": 1}')
+    assert trial.told[-1] == Ask(1, 1, '{"x":1}')
+    trial = Trial(task("a"), task("ask", "a", run=None, asks=plan))
+    assert trial.succeed("a", b'"' + b"two\\nlines " * 100 + b'"')
+    ask = trial.told[-1]
+    assert isinstance(ask, Ask)
+    assert ask.title is not None
+    assert ask.title.startswith("two lines two")
+    assert len(ask.title) == 200
+
+
+@pytest.mark.parametrize(
+    "context", [compile_template("${{ tasks.a.output.nope }}"), compile_template("${{ tasks.a.output }}")]
+)
+def test_a_question_that_cannot_be_written_is_buried_and_written_again_by_a_replay(context: Template):
+    trial = Trial(task("a"), task("ask", "a", run=None, asks=shown(context=context)))
+    assert trial.succeed("a", b'"' + b"x" * CONTEXT_BYTES_MAX + b'"')
+    assert trial.states["ask"] == "failed"
+    (buried,) = [action for action in trial.told if isinstance(action, BuryTask)]
+    assert (buried.token, buried.error.code) == (1, "BAD_INPUT")
+    assert trial.replay("ask")
+    (again,) = [action for action in trial.told if isinstance(action, BuryTask)]
+    assert again.token == 2, "every dead letter has a token of its own"

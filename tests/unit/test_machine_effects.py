@@ -18,8 +18,8 @@ from headrace.machine import (
     TaskStatus,
     Unpark,
 )
-from headrace.machine.advance import HANDOUTS_LOST_MAX, LOST, NEVER_BEGAN
 from headrace.machine.backoff import RetryPlan
+from headrace.machine.reason import HANDOUTS_LOST_MAX, LOST, NEVER_BEGAN
 from headrace.messages import Error, Failed
 from tests.unit.machine_model import BROKEN, DOUBTFUL, ELSEWHERE, HOPELESS, INPUT, NONCE, SECOND, SESSION, Trial, task
 

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from headrace.machine import Dispatch, Finish, RunState, RunStatus
-from headrace.machine.advance import CONDITION_FALSE, NOTHING_FAILED, UPSTREAM_FAILED, UPSTREAM_SKIPPED
 from headrace.machine.plan import Join
+from headrace.machine.reason import CONDITION_FALSE, NOTHING_FAILED, UPSTREAM_FAILED, UPSTREAM_SKIPPED
 from headrace.machine.run_state import UNTOUCHED
 from headrace.messages import Error
 from tests.unit.machine_model import HOPELESS, KEY, Spec, Trial, task

@@ -5,19 +5,23 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from headrace.expressions import compile_value
+from headrace.expressions import compile_template, compile_value
 from headrace.machine import (
     Abort,
     Action,
     Ask,
+    AwaitSlot,
     BuryTask,
+    CancelChild,
     Cancelled,
+    ChildTold,
     ClearTimer,
     CloseQuestion,
     Decided,
     Dispatch,
     EndAttempt,
     Finish,
+    FreeSlot,
     Grant,
     Isolated,
     KeepOutput,
@@ -32,15 +36,17 @@ from headrace.machine import (
     Signalled,
     StopListening,
     TakeSignal,
+    TakeSlot,
     TaskState,
     TaskStatus,
     Unpark,
 )
-from headrace.machine.advance import DRAINED, LOST
-from headrace.machine.plan import SignalPlan, WaitPlan
+from headrace.machine.plan import ApprovalPlan, ChildPlan, SignalPlan, WaitPlan
+from headrace.machine.reason import DRAINED, LOST
 from headrace.machine.run_state import UNTOUCHED
-from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
+from headrace.messages import Admitted, Due, Error, Failed, Lost, Returned, Started, Succeeded
 from tests.unit.machine_model import (
+    BRANCHING,
     BROKEN,
     DOUBTFUL,
     ELSEWHERE,
@@ -146,8 +152,24 @@ def _parked() -> Trial:
     return trial
 
 
+def _in_line() -> Trial:
+    trial = _reached(pool="pool")
+    assert trial.admit("subject")
+    assert trial.fail("subject")
+    assert trial.wait_for("subject")
+    return trial
+
+
+def _in_pool() -> Trial:
+    trial = _in_line()
+    assert trial.admit("subject")
+    return trial
+
+
 NEWS = SignalPlan("news", timeout=WaitPlan(length=SECOND))
 NEWS_OR_NONE = msgspec.structs.replace(NEWS, on_timeout="complete")
+UNASKABLE = ApprovalPlan("", (), None, "fail", context=compile_template("${{ input.n.m }}"))
+CHILD, DETACHED = ChildPlan("other"), ChildPlan("other", None, False, False)
 STATES: dict[str, Callable[[], Trial]] = {
     "untouched": _trial,
     "backoff": _backoff,
@@ -170,7 +192,14 @@ STATES: dict[str, Callable[[], Trial]] = {
     "until": lambda: _reached(run=None, wait=WaitPlan(length=SECOND)),  # an instant comes
     "listening": lambda: _reached(run=None, signal=NEWS),
     "or_none": lambda: _reached(run=None, signal=NEWS_OR_NONE),  # which is no failure
+    "or_branches": lambda: _reached(asks=BRANCHING),  # a no is an answer
+    "asked_either": lambda: _reached(asks=BRANCHING, run=None),
+    "unaskable": lambda: _reached(asks=UNASKABLE),
+    "child": lambda: _reached(run=None, child=CHILD),
+    "detached": lambda: _reached(run=None, child=DETACHED),
     "no_instant": lambda: _reached(run=None, wait=WaitPlan(value=compile_value("${{ input.n }}"))),  # and cannot
+    "in_line": _in_line,  # for a slot of its pool
+    "in_pool": _in_pool,  # handed out with it
 }
 STANDS: dict[str, tuple[str, int, int]] = {  # status, attempt, token
     "untouched": ("pending", 0, 0),
@@ -192,9 +221,16 @@ STANDS: dict[str, tuple[str, int, int]] = {  # status, attempt, token
     "look_again": ("pending", 2, 3),
     "parked": ("waiting", 2, 2),
     "until": ("waiting", 0, 1),
+    "or_branches": ("waiting", 0, 1),
+    "asked_either": ("waiting", 0, 1),
+    "unaskable": ("failed", 0, 1),
     "listening": ("waiting", 0, 1),
     "or_none": ("waiting", 0, 1),
+    "child": ("waiting", 0, 1),
+    "detached": ("waiting", 0, 1),
     "no_instant": ("failed", 0, 1),
+    "in_line": ("waiting", 1, 2),
+    "in_pool": ("queued", 1, 2),
 }
 LOOKUPS = {"looked_up": 1, "looking": 1, "look_again": 2}
 HOLDERS: dict[str, str] = dict.fromkeys(("running", "manual", "reconcile", "looking"), SESSION)
@@ -228,7 +264,11 @@ OF_A_TASK: dict[str, Callable[[int, int], MachineEvent]] = {
     "timeout_early": lambda task, token: Due(task, token, NONCE, "timeout"),
     "wait_due": lambda task, token: Due(task, token, NONCE, "wait"),
     "wait_early": lambda task, token: Due(task, token, NONCE, "wait"),
+    "repeat_due": lambda task, token: Due(task, token, NONCE, "repeat"),  # by either name, what waits goes on
+    "start_due": lambda task, token: Due(task, token, NONCE, "start"),  # and there is no such limit
+    "deadline_due": lambda task, token: Due(task, token, NONCE, "deadline"),
     "other_timer": lambda task, token: Due(task, token, NONCE, "of a later release"),
+    "admitted": lambda task, token: Admitted(task, token, NONCE),
     "approved": lambda task, token: Decided(task, token, "approved"),
     "rejected": lambda task, token: Decided(task, token, "rejected"),
     "expired": lambda task, token: Decided(task, token, "expired"),
@@ -239,6 +279,11 @@ OF_A_TASK: dict[str, Callable[[int, int], MachineEvent]] = {
     "it_shall_fail": lambda task, token: Resolved(task, token, "fail", by="ada"),
 }
 OF_A_TASK["offered"] = lambda task, token: Signalled("signal-1", "news", b"7", None, "ada", START, task, token)
+NO_SUCH = Error("CHILD_NOT_FOUND", "there is no workflow other", retryable=False)
+OF_A_TASK["child_started"] = lambda task, token: ChildTold(task, token, "run-2", "started")
+OF_A_TASK["child_refused"] = lambda task, token: ChildTold(task, token, "run-2", "refused", error=NO_SUCH)
+OF_A_TASK["child_completed"] = lambda task, token: ChildTold(task, token, "run-2", "completed", b"7")
+OF_A_TASK["child_failed"] = lambda task, token: ChildTold(task, token, "run-2", "failed")
 OF_A_RUN: dict[str, MachineEvent] = {
     "signalled": Signalled("signal-1", "news", b"7", None, "ada", START),
     "other_signal": Signalled("signal-1", "olds", b"7", None, "ada", START),
@@ -249,7 +294,7 @@ OF_A_RUN: dict[str, MachineEvent] = {
 EVENTS = [*OF_A_TASK, *OF_A_RUN]
 CLAIMS = ("claimed", "claimed_twice")
 SIGNALS = ("signalled", "other_signal")
-ENDED = ("completed", "failed", "rejected", "skipped", "no_instant")
+ENDED = ("completed", "failed", "rejected", "skipped", "no_instant", "unaskable")
 
 # What the subject is afterwards. `.` stale: nothing changes; `=` the run changes, the subject does not; `?` no task
 # changes, and the claim is answered.
@@ -277,7 +322,11 @@ timeout_due      .          .          .          pending    .          .       
 timeout_early    .          .          .          .          .          .          .          .        .         .        .
 wait_due         .          .          .          .          .          .          .          .        .         .        .
 wait_early       .          .          .          .          .          .          .          .        .         .        .
+repeat_due       .          queued     .          .          .          .          .          .        .         .        .
+start_due        .          .          .          .          .          .          .          .        .         .        .
+deadline_due     .          .          .          .          .          .          .          .        .         .        .
 other_timer      .          .          .          .          .          .          .          .        .         .        .
+admitted         .          .          .          .          .          .          .          .        .         .        .
 approved         .          .          .          .          queued     completed  .          .        .         .        .
 rejected         .          .          .          .          failed     failed     .          .        .         .        .
 expired          .          .          .          .          failed     failed     .          .        .         .        .
@@ -287,6 +336,10 @@ it_happened      .          .          .          .          .          .       
 it_did_not       .          .          .          .          .          .          .          .        .         .        .
 it_shall_fail    .          .          .          .          .          .          .          .        .         .        .
 offered          .          .          .          .          .          .          .          .        .         .        .
+child_started    .          .          .          .          .          .          .          .        .         .        .
+child_refused    .          .          .          .          .          .          .          .        .         .        .
+child_completed  .          .          .          .          .          .          .          .        .         .        .
+child_failed     .          .          .          .          .          .          .          .        .         .        .
 signalled        =          =          =          =          =          =          =          =        =         =        .
 other_signal     =          =          =          =          =          =          =          =        =         =        .
 cancelled        cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =          =        =         =        .
@@ -318,7 +371,11 @@ timeout_due      .          waiting    queued     .          pending    .       
 timeout_early    .          .          .          .          .          .          .          .          .          .          .
 wait_due         .          .          .          .          .          .          .          completed  failed     completed  .
 wait_early       .          .          .          .          .          .          .          .          .          .          .
+repeat_due       .          .          .          .          .          queued     .          .          .          .          .
+start_due        .          .          .          .          .          .          .          .          .          .          .
+deadline_due     .          .          .          .          .          .          .          .          .          .          .
 other_timer      .          .          .          .          .          .          .          .          .          .          .
+admitted         .          .          .          .          .          .          .          .          .          .          .
 approved         .          .          .          .          .          .          .          .          .          .          .
 rejected         .          .          .          .          .          .          .          .          .          .          .
 expired          .          .          .          .          .          .          .          .          .          .          .
@@ -328,12 +385,165 @@ it_happened      .          .          .          .          .          .       
 it_did_not       .          .          .          .          .          .          queued     .          .          .          .
 it_shall_fail    .          .          .          .          .          .          failed     .          .          .          .
 offered          .          .          .          .          .          .          .          .          completed  completed  .
+child_started    .          .          .          .          .          .          .          .          .          .          .
+child_refused    .          .          .          .          .          .          .          .          .          .          .
+child_completed  .          .          .          .          .          .          .          .          .          .          .
+child_failed     .          .          .          .          .          .          .          .          .          .          .
 signalled        =          =          =          =          =          =          =          =          completed  completed  =
 other_signal     =          =          =          =          =          =          =          =          =          =          =
 cancelled        cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =
 isolated         =          =          =          =          =          =          =          =          =          =          =
 released         .          .          .          .          .          .          .          .          .          .          .
 """  # noqa: E501 - a table is read across
+
+OF_PEOPLE = """
+                 or_branches  asked_either  unaskable
+started          .            .             .
+claimed          .            .             .
+claimed_twice    .            .             .
+succeeded        .            .             .
+happened         .            .             .
+not_happened     .            .             .
+cannot_tell      .            .             .
+failed           .            .             .
+failed_for_good  .            .             .
+failed_doubtful  .            .             .
+out_of_time      .            .             .
+returned         .            .             .
+returned_begun   .            .             .
+lost             .            .             .
+lost_begun       .            .             .
+lost_unbegun     .            .             .
+backoff_due      .            .             .
+backoff_early    .            .             .
+timeout_due      .            .             .
+timeout_early    .            .             .
+wait_due         .            .             .
+wait_early       .            .             .
+repeat_due       .            .             .
+start_due        .            .             .
+deadline_due     .            .             .
+other_timer      .            .             .
+admitted         .            .             .
+approved         queued       completed     .
+rejected         completed    completed     .
+expired          failed       failed        .
+replayed         .            .             failed
+replayed_edited  .            .             failed
+it_happened      .            .             .
+it_did_not       .            .             .
+it_shall_fail    .            .             .
+offered          .            .             .
+child_started    .            .             .
+child_refused    .            .             .
+child_completed  .            .             .
+child_failed     .            .             .
+signalled        =            =             =
+other_signal     =            =             =
+cancelled        cancelled    cancelled     =
+isolated         =            =             =
+released         .            .             .
+"""
+
+SAID_NO = b'{"outcome":"rejected","by":"","comment":"","form":null,"votes":[]}'
+NO_CONTEXT = STATES["unaskable"]().state("subject").error or BROKEN
+OF_CHILDREN = """
+                 child      detached
+started          .          .
+claimed          .          .
+claimed_twice    .          .
+succeeded        .          .
+happened         .          .
+not_happened     .          .
+cannot_tell      .          .
+failed           .          .
+failed_for_good  .          .
+failed_doubtful  .          .
+out_of_time      .          .
+returned         .          .
+returned_begun   .          .
+lost             .          .
+lost_begun       .          .
+lost_unbegun     .          .
+backoff_due      .          .
+backoff_early    .          .
+timeout_due      .          .
+timeout_early    .          .
+wait_due         failed     failed
+wait_early       .          .
+repeat_due       .          .
+start_due        .          .
+deadline_due     .          .
+other_timer      .          .
+admitted         .          .
+approved         .          .
+rejected         .          .
+expired          .          .
+replayed         .          .
+replayed_edited  .          .
+it_happened      .          .
+it_did_not       .          .
+it_shall_fail    .          .
+offered          .          .
+child_started    .          completed
+child_refused    failed     failed
+child_completed  completed  completed
+child_failed     failed     failed
+signalled        =          =
+other_signal     =          =
+cancelled        cancelled  cancelled
+isolated         =          =
+released         .          .
+"""
+
+UNDER_A_POOL = """
+                 in_line    in_pool
+started          .          running
+claimed          .          running
+claimed_twice    .          running
+succeeded        .          completed
+happened         .          completed
+not_happened     .          completed
+cannot_tell      .          completed
+failed           .          pending
+failed_for_good  .          failed
+failed_doubtful  .          pending
+out_of_time      .          pending
+returned         .          waiting
+returned_begun   .          waiting
+lost             .          waiting
+lost_begun       .          waiting
+lost_unbegun     .          waiting
+backoff_due      .          .
+backoff_early    .          .
+timeout_due      .          .
+timeout_early    .          .
+wait_due         .          .
+wait_early       .          .
+repeat_due       .          .
+start_due        .          .
+deadline_due     .          .
+other_timer      .          .
+admitted         queued     .
+approved         .          .
+rejected         .          .
+expired          .          .
+replayed         .          .
+replayed_edited  .          .
+it_happened      .          .
+it_did_not       .          .
+it_shall_fail    .          .
+offered          .          .
+child_started    .          .
+child_refused    .          .
+child_completed  .          .
+child_failed     .          .
+signalled        =          =
+other_signal     =          =
+cancelled        cancelled  cancelled
+isolated         =          =
+released         .          .
+"""
 
 AGAIN = Dispatch(SUBJECT, 2, 3, INPUT)
 ONWARD = Dispatch(AFTER, 1, 1, INPUT)
@@ -368,8 +578,11 @@ def waits_for_a_person(token: int, error: Error, more: str = "") -> Park:
 THIRD = Dispatch(SUBJECT, 3, 3, INPUT)
 CLEAR = ClearTimer(SUBJECT)
 DEAF = StopListening(SUBJECT)
+IT_FAILED = Error("CHILD_FAILED", "run run-2 of workflow other failed", retryable=False)
+TOO_LONG = Error("TIMEOUT", "the run of workflow other did not end within 10.0 s", retryable=False)
 NO_NEWS = Error("SIGNAL_TIMEOUT", "no signal news came in time", retryable=False)
 GONE = Abort(SUBJECT, 2, "lost")
+FREE, AWAIT = FreeSlot(SUBJECT, "pool"), AwaitSlot(SUBJECT, 3, "pool")
 SOON = T0 + SECOND  # a second's backoff from when all these states are reached
 ALL_CANCELLED = {"after": "cancelled", "beside": "cancelled"}
 END_OF_RUN = [*STOP_OTHERS, Finish(RunStatus.CANCELLED)]
@@ -383,6 +596,7 @@ ASKED_FOR: dict[tuple[str, str], Told] = {
         [Abort(BEFORE, 1, "cancelled"), *STOP_OTHERS, Finish(RunStatus.CANCELLED)],
     ),
     ("backoff", "backoff_due"): (1, 2, None, {}, [ClearTimer(SUBJECT), Dispatch(SUBJECT, 2, 2, INPUT)]),
+    ("backoff", "repeat_due"): (1, 2, None, {}, [ClearTimer(SUBJECT), Dispatch(SUBJECT, 2, 2, INPUT)]),
     ("backoff", "cancelled"): (
         1, 1, None, {"after": "cancelled", "beside": "cancelled"},
         [ClearTimer(SUBJECT), *STOP_OTHERS, Finish(RunStatus.CANCELLED)],
@@ -568,6 +782,7 @@ ASKED_FOR: dict[tuple[str, str], Told] = {
     ),
     ("looking", "cancelled"): (2, 3, None, ALL_CANCELLED, [Abort(SUBJECT, 3, "cancelled"), CLEAR, *END_OF_RUN]),
     ("look_again", "backoff_due"): (2, 4, None, {}, [CLEAR, asks(4)]),
+    ("look_again", "repeat_due"): (2, 4, None, {}, [CLEAR, asks(4)]),
     ("look_again", "cancelled"): (2, 3, None, ALL_CANCELLED, [CLEAR, *END_OF_RUN]),
     # -- a person is asked
     ("parked", "it_happened"): (2, 2, None, {"after": "queued"}, [Unpark(SUBJECT), KeepOutput(SUBJECT, b"7"), ONWARD]),
@@ -586,6 +801,55 @@ ASKED_FOR: dict[tuple[str, str], Told] = {
     ("or_none", "signalled"): (0, 1, None, {"after": "queued"}, [CLEAR, DEAF, TakeSignal("signal-1", 1, 1), ONWARD]),
     ("or_none", "wait_due"): (0, 1, None, {"after": "queued"}, [CLEAR, DEAF, ONWARD]),
     ("or_none", "cancelled"): (0, 1, None, ALL_CANCELLED, [DEAF, CLEAR, *END_OF_RUN]),
+    # -- a no that is an answer, and a question that cannot be written
+    ("or_branches", "approved"): (0, 2, None, {}, [Dispatch(SUBJECT, 1, 2, INPUT)]),
+    ("or_branches", "rejected"): (0, 1, None, {"after": "queued"}, [KeepOutput(SUBJECT, SAID_NO), ONWARD]),
+    ("or_branches", "expired"): (0, 1, None, {"after": "skipped"}, []),
+    ("or_branches", "cancelled"): (0, 1, None, ALL_CANCELLED, [CloseQuestion(SUBJECT, 1), *END_OF_RUN]),
+    ("asked_either", "approved"): (0, 1, None, {"after": "queued"}, [ONWARD]),
+    ("asked_either", "rejected"): (0, 1, None, {"after": "queued"}, [ONWARD]),
+    ("asked_either", "expired"): (0, 1, None, {"after": "skipped"}, []),
+    ("asked_either", "cancelled"): (0, 1, None, ALL_CANCELLED, [CloseQuestion(SUBJECT, 1), *END_OF_RUN]),
+    ("unaskable", "replayed"): (0, 2, None, {"after": "skipped"}, [BuryTask(SUBJECT, 2, 0, NO_CONTEXT)]),
+    ("unaskable", "replayed_edited"): (0, 2, None, {"after": "skipped"}, [BuryTask(SUBJECT, 2, 0, NO_CONTEXT)]),
+    ("unaskable", "cancelled"): (0, 1, None, {"beside": "cancelled"}, [*STOP_OTHERS, Finish(RunStatus.FAILED)]),
+    # -- a slot is waited for, and held for one hand-out
+    ("in_line", "admitted"): (1, 2, None, {}, [TakeSlot(SUBJECT), Dispatch(SUBJECT, 2, 2, INPUT)]),
+    ("in_line", "cancelled"): (1, 2, None, ALL_CANCELLED, [FREE, *END_OF_RUN]),
+    ("in_pool", "started"): (2, 2, T1, {}, [SetTimer(SUBJECT, 2, "timeout", T1)]),
+    ("in_pool", "claimed"): (2, 2, T1, {}, [SetTimer(SUBJECT, 2, "timeout", T1), Grant(SUBJECT, 2, SESSION)]),
+    ("in_pool", "claimed_twice"): (
+        2, 2, T1, {}, [SetTimer(SUBJECT, 2, "timeout", T1), Grant(SUBJECT, 2, ELSEWHERE)],
+    ),
+    ("in_pool", "succeeded"): (2, 2, None, {"after": "queued"}, [ends("completed"), FREE, ONWARD]),
+    ("in_pool", "failed"): (2, 2, SOON, {}, [ends("failed", BROKEN), FREE, SetTimer(SUBJECT, 2, "backoff", SOON)]),
+    ("in_pool", "failed_for_good"): (
+        2, 2, None, {"after": "skipped"}, [ends("failed", HOPELESS), FREE, BuryTask(SUBJECT, 2, 2, HOPELESS)],
+    ),
+    ("in_pool", "failed_doubtful"): (
+        2, 2, SOON, {}, [ends("failed", DOUBTFUL), FREE, SetTimer(SUBJECT, 2, "backoff", SOON)],
+    ),
+    ("in_pool", "out_of_time"): (2, 2, SOON, {}, [ends("failed", SLOW), FREE, SetTimer(SUBJECT, 2, "backoff", SOON)]),
+    ("in_pool", "returned"): (1, 3, None, {}, [FREE, AWAIT]),
+    ("in_pool", "returned_begun"): (2, 3, None, {}, [ends("returned"), FREE, AWAIT]),
+    ("in_pool", "lost"): (1, 3, None, {}, [FREE, AWAIT]),
+    ("in_pool", "lost_begun"): (2, 3, None, {}, [ends("lost", LOST), GONE, FREE, AWAIT]),
+    ("in_pool", "lost_unbegun"): (1, 3, None, {}, [FREE, AWAIT]),
+    ("in_pool", "cancelled"): (1, 2, None, ALL_CANCELLED, [Abort(SUBJECT, 2, "cancelled"), FREE, *END_OF_RUN]),
+    # -- a run of another workflow, until it has ended, or has begun
+    ("child", "child_refused"): (0, 1, None, {"after": "skipped"}, [CLEAR, BuryTask(SUBJECT, 1, 0, NO_SUCH)]),
+    ("child", "child_completed"): (0, 1, None, {"after": "queued"}, [CLEAR, ONWARD]),
+    ("child", "child_failed"): (0, 1, None, {"after": "skipped"}, [CLEAR, BuryTask(SUBJECT, 1, 0, IT_FAILED)]),
+    ("child", "wait_due"): (
+        0, 1, None, {"after": "skipped"}, [CLEAR, CancelChild(SUBJECT, 1), BuryTask(SUBJECT, 1, 0, TOO_LONG)],
+    ),
+    ("child", "cancelled"): (0, 1, None, ALL_CANCELLED, [CancelChild(SUBJECT, 1), CLEAR, *END_OF_RUN]),
+    ("detached", "child_started"): (0, 1, None, {"after": "queued"}, [CLEAR, ONWARD]),
+    ("detached", "child_refused"): (0, 1, None, {"after": "skipped"}, [CLEAR, BuryTask(SUBJECT, 1, 0, NO_SUCH)]),
+    ("detached", "child_completed"): (0, 1, None, {"after": "queued"}, [CLEAR, ONWARD]),
+    ("detached", "child_failed"): (0, 1, None, {"after": "skipped"}, [CLEAR, BuryTask(SUBJECT, 1, 0, IT_FAILED)]),
+    ("detached", "wait_due"): (0, 1, None, {"after": "skipped"}, [CLEAR, BuryTask(SUBJECT, 1, 0, TOO_LONG)]),
+    ("detached", "cancelled"): (0, 1, None, ALL_CANCELLED, [CLEAR, *END_OF_RUN]),
     # -- an instant has to come
     ("until", "wait_due"): (0, 1, None, {"after": "queued"}, [CLEAR, ONWARD]),
     ("until", "cancelled"): (0, 1, None, ALL_CANCELLED, [CLEAR, *END_OF_RUN]),
@@ -602,7 +866,7 @@ LOOKUP_ENDS = [
     "out_of_time", "returned", "returned_begun", "lost", "lost_begun", "lost_unbegun",
 ]  # fmt: skip
 for event in ("happened", "not_happened", "cannot_tell"):  # the output of a body is its own affair
-    for state in ("queued", "running"):
+    for state in ("queued", "running", "in_pool"):
         ASKED_FOR[state, event] = ASKED_FOR[state, "succeeded"]
 for event in ("succeeded", "happened", "not_happened", "cannot_tell"):
     ASKED_FOR["offered", event] = ASKED_FOR["queued", "succeeded"]
@@ -635,17 +899,24 @@ for state in STATES:  # kept, whatever the subject is, until somebody waits for 
         if state != "cancelled" and (state, event) not in ASKED_FOR:
             ASKED_FOR[state, event] = kept
 
-CELLS = {pair: cell for table in (TABLE, UNDER_A_POLICY) for pair, cell in _cells(table).items()}
+CELLS = {
+    pair: cell
+    for table in (TABLE, UNDER_A_POLICY, OF_PEOPLE, UNDER_A_POOL, OF_CHILDREN)
+    for pair, cell in _cells(table).items()
+}
 MOVES = [pair for pair, cell in CELLS.items() if cell not in ".=?"]
 ANSWERED = [pair for pair, cell in CELLS.items() if cell == "?"]
 STALE = [pair for pair, cell in CELLS.items() if cell == "."]
 WITH_A_TASK = [(state, event) for state in STATES for event in OF_A_TASK]
 
 
+DUE = ("backoff_due", "timeout_due", "wait_due", "repeat_due", "start_due", "deadline_due", "other_timer")
+
+
 def event_for(trial: Trial, event: str, task: int, token: int) -> MachineEvent:
     """The event, with the clock set to when it would be said."""
     due_at = trial.state("subject").due_at
-    if due_at is not None and event in ("backoff_due", "timeout_due", "wait_due", "other_timer"):
+    if due_at is not None and event in DUE:
         trial.at = due_at
     elif due_at is not None and event in ("backoff_early", "timeout_early", "wait_early"):
         trial.at = due_at - 1

@@ -15,27 +15,35 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from headrace.expressions import compile_template, compile_value
+from headrace.expressions import OF_ITS_END, compile_condition, compile_template, compile_value
 from headrace.machine import (
     Ask,
+    AwaitSlot,
     BuryTask,
+    CancelChild,
     Cancelled,
+    ChildTold,
     ClearTimer,
     CloseLetter,
     CloseQuestion,
+    CountRounds,
     Decided,
     Dispatch,
     EndAttempt,
     Finish,
+    FreeSlot,
     Grant,
     Isolated,
     KeepOutput,
     KeepSignal,
     Listen,
     MachineEvent,
+    Migrated,
+    NoteRound,
     Park,
     Paused,
     Plan,
+    Prioritised,
     Released,
     Replayed,
     Reran,
@@ -43,11 +51,14 @@ from headrace.machine import (
     Resumed,
     RunState,
     RunStatus,
+    SetDeadline,
     SetTimer,
     Signalled,
+    StartChild,
     StopListening,
     Supplied,
     TakeSignal,
+    TakeSlot,
     TaskPlan,
     TaskState,
     TaskStatus,
@@ -58,12 +69,13 @@ from headrace.machine import (
     begin,
     derive_status,
 )
-from headrace.machine.advance import NOTHING_FAILED, UPSTREAM_FAILED
 from headrace.machine.backoff import RetryPlan
-from headrace.machine.plan import Effect, Join, SignalPlan, WaitPlan
+from headrace.machine.plan import ChildPlan, Effect, Join, RepeatPlan, SignalPlan, WaitPlan
+from headrace.machine.reason import NOTHING_FAILED, UPSTREAM_FAILED
 from headrace.machine.status import PAUSED, PAUSES, RUN_TERMINAL, TERMINAL, TERMINATED, WORKFLOW_PAUSED
-from headrace.messages import Due, Error, Failed, Lost, Returned, Started, Succeeded
+from headrace.messages import Admitted, Due, Error, Failed, Lost, Returned, Started, Succeeded
 from tests.unit.machine_model import (
+    BRANCHING,
     BROKEN,
     DOUBTFUL,
     ELSEWHERE,
@@ -122,21 +134,35 @@ TEMPLATES: dict[str, list[Any]] = {
 }
 
 WAITS = [
-    *[None] * 4,
+    *[None] * 5,
     SignalPlan("news"),
     SignalPlan("news", timeout=WaitPlan(length=5 * SECOND)),
     SignalPlan("olds", compile_template("${{ input.n }}"), WaitPlan(length=5 * SECOND), "complete"),
     WaitPlan(length=5 * SECOND),
     WaitPlan(until=START + 60 * SECOND),
     WaitPlan(value=compile_value("${{ now + duration('1m') }}")),
+    ChildPlan("other"),
+    ChildPlan("other", is_cancelled_with_task=False),
+    ChildPlan("other", is_awaited=False, is_cancelled_with_task=False),
     WaitPlan(value=compile_value("${{ input.n }}")),  # which fails, also with the input of a replay
 ]
 SIGNALS = [("news", None), ("news", None), ("news", "1"), ("olds", "1"), ("olds", None), ("olds", "2")]
+LIMITS: list[dict[str, Any]] = [
+    *[{}] * 5,
+    {"deadline": WaitPlan(length=20 * SECOND, is_for=True)},
+    {"start_within": 2 * SECOND},
+    {"deadline": WaitPlan(length=20 * SECOND, is_for=True), "start_within": 2 * SECOND},
+    {"repeat": RepeatPlan(compile_condition("output.ok", OF_ITS_END), 3, delay=SECOND)},  # null cannot be evaluated
+    {"repeat": RepeatPlan(compile_condition("false"), 2, on_max="complete"), "start_within": 2 * SECOND},
+]
 JOINS: list[Join] = ["all", "all", "all", "all", "any", 2, "always", "on_failure"]
 
-Sketch = tuple[int, int, int, bool, bool, int, bool, Effect, bool, Join, WaitPlan | SignalPlan | None]
+Sketch = tuple[
+    int, int, int, bool, bool, int, bool, Effect, bool, Join, WaitPlan | SignalPlan | ChildPlan | None, bool,
+    dict[str, Any],
+]  # fmt: skip
 # needs (a bit for each task before), condition (3: none), template (2: none), approval, body, retry, timeout, effect,
-# exclusive, join, wait or signal (instead of all that concerns a body)
+# exclusive, join, wait, signal or child (instead of all that concerns a body), pool, limits of that body
 sketch = st.tuples(
     st.integers(0, 2**TASKS_MAX - 1),
     st.sampled_from([3, 3, 3, 3, 0, 1, 2, 2]),
@@ -149,15 +175,18 @@ sketch = st.tuples(
     st.booleans(),
     st.sampled_from(JOINS),
     st.sampled_from(WAITS),
+    st.sampled_from([False, False, True]),
+    st.sampled_from(LIMITS),
 )
 which = st.integers(0, 2**16)
-OF_A_RUN = (Reran, Cancelled, Terminated, Isolated, Released, Paused, Resumed, Signalled)
+OF_A_RUN = (Reran, Migrated, Cancelled, Terminated, Isolated, Released, Paused, Resumed, Signalled, Prioritised)
 
 
 def plan_of(sketches: list[Sketch]) -> Plan:
     tasks = []
     for index, sketched in enumerate(sketches):
-        mask, condition, template, asks, has_body, retry, has_timeout, effect, exclusive, join, wait = sketched
+        mask, condition, template, asks, has_body, retry, has_timeout, effect, exclusive, join, wait = sketched[:11]
+        pooled, limits = sketched[11:]
         needs = tuple(need for need in range(index) if mask >> need & 1)
         source = NAMES[needs[-1]] if needs else ""
         asks = asks and wait is None
@@ -170,7 +199,7 @@ def plan_of(sketches: list[Sketch]) -> Plan:
                 needs=needs,
                 retry=RETRIES[retry],
                 timeout=10.0 if has_timeout else None,
-                approval=QUESTION if asks else None,
+                approval=None if not asks else BRANCHING if has_timeout else QUESTION,
                 condition=CONDITIONS[source][condition] if source and condition < 3 else None,
                 template=TEMPLATES[source][template] if source and template < 2 else None,
                 exclusive=exclusive and runs,
@@ -179,6 +208,9 @@ def plan_of(sketches: list[Sketch]) -> Plan:
                 join="all" if not needs or (isinstance(join, int) and join > len(needs)) else join,
                 wait=wait if isinstance(wait, WaitPlan) else None,
                 signal=wait if isinstance(wait, SignalPlan) else None,
+                pool="pool" if runs and pooled else None,
+                **(limits if runs else {}),
+                child=wait if isinstance(wait, ChildPlan) else None,
             )
         )
     return Plan("random", tasks)
@@ -194,7 +226,7 @@ def is_doubtful(before: TaskState, event: MachineEvent) -> bool:
         case Returned():
             return event.begun
         case Due():
-            return event.timer == "timeout"
+            return event.timer in ("timeout", "deadline") and before.status is TaskStatus.RUNNING
         case _:
             return False
 
@@ -220,9 +252,17 @@ class Store:
 
     def __init__(self) -> None:
         self.timers: dict[int, tuple[int, str, int]] = {}
+        self.deadlines: dict[int, int] = {}
+        self.rounds: dict[int, int] = {}
         self.questions: dict[int, int] = {}
         self.parked: dict[int, Error] = {}
         self.listening: dict[int, Listen] = {}
+        self.in_line: dict[int, int] = {}
+        """Tasks that wait for a slot, and under which token."""
+        self.slots: dict[int, int] = {}
+        """Those that have one: what the sweep has granted is here as soon as it is said."""
+        self.children: dict[int, int] = {}
+        """Task -> the token under which it has asked for a run last."""
         self.kept: set[str] = set()
         self.taken: set[str] = set()
         self.bodies: set[tuple[int, int]] = set()
@@ -242,6 +282,10 @@ class Store:
         match event:
             case Replayed() if before.error is not None and before.error.code in ("REJECTED", "EXPIRED"):
                 pass  # it is asked again, and its policy after that: a rejection says nothing of an effect
+            case Decided() if event.outcome == "rejected":
+                approval = plan.tasks[event.task].approval
+                if approval is not None and approval.on_reject == "complete":
+                    self.told_done.add(event.task)
             case Resolved() | Replayed() | Supplied():
                 self.in_doubt.discard(event.task)
                 if isinstance(event, Supplied):
@@ -289,6 +333,15 @@ class Store:
                 case ClearTimer():
                     assert action.task in self.timers
                     del self.timers[action.task]
+                case SetDeadline():
+                    self.deadlines.pop(action.task, None)
+                    if action.due_at is not None:
+                        self.deadlines[action.task] = action.due_at
+                case CountRounds():
+                    self.rounds[action.task] = action.rounds
+                case NoteRound():
+                    assert action.round == run.task(action.task).rounds
+                    assert (action.task, action.token) in self.bodies
                 case Ask():
                     assert not transition.control & PAUSES, "asked by a run that is paused"
                     assert action.task not in self.questions
@@ -300,6 +353,28 @@ class Store:
                     self.listening[action.task] = action
                 case StopListening():
                     del self.listening[action.task]
+                case AwaitSlot():
+                    assert not transition.control & PAUSES, "a run that is paused waits for a slot"
+                    assert action.task not in self.in_line | self.slots
+                    self.in_line[action.task] = action.token
+                case TakeSlot():
+                    self.slots[action.task] = self.in_line.pop(action.task)
+                case FreeSlot():
+                    assert action.task in self.in_line | self.slots, "gave back what it did not have"
+                    self.in_line.pop(action.task, None)
+                    self.slots.pop(action.task, None)
+                case StartChild():
+                    assert not transition.control & PAUSES, "a run that is paused asks for another"
+                    assert action.token > self.children.get(action.task, 0), "one hand-out asks for two runs"
+                    state = transition.tasks[action.task]
+                    assert (state.status, state.token) == (TaskStatus.WAITING, action.token)
+                    assert action.input == self.edited.get(action.task, action.input), "an edited input was lost"
+                    self.children[action.task] = action.token
+                case CancelChild():
+                    before = run.task(action.task)
+                    assert (before.status, before.token) == (TaskStatus.WAITING, action.token), "it did not wait for it"
+                    assert self.children[action.task] == action.token
+                    assert transition.tasks[action.task].status in TERMINAL
                 case KeepSignal():
                     assert action.signal_id not in self.kept | self.taken
                     self.kept.add(action.signal_id)
@@ -324,7 +399,8 @@ class Store:
                     assert run.task(action.task).status is TaskStatus.FAILED
                     assert run.task(action.task).token == action.token
                 case Finish():
-                    assert action is transition.actions[-1]
+                    after = transition.actions[transition.actions.index(action) + 1 :]
+                    assert all(isinstance(each, SetDeadline | CountRounds | NoteRound) for each in after)
                     assert action.status is transition.status
                 case _:
                     pass
@@ -338,12 +414,14 @@ class Store:
         assert spec.approval is None or action.task in self.approved, "handed out without its approval"
         assert action.input == self.edited.get(action.task, action.input), "an edited input was lost"
         assert action.lookup is (state.lookups > 0)
+        assert action.round == (None if spec.repeat is None else state.rounds)
         if action.lookup:
             assert spec.effect == "reconcile"
             assert action.task in self.in_doubt, "looked up, and nothing is in doubt"
             assert action.attempt == state.attempt
             self.lookups.add(hand_out)
         else:
+            assert self.slots.get(action.task) == (action.token if spec.pool else None), "it has no slot, or an old one"
             assert action.task not in self.in_doubt, "its effect may have happened, and it is tried again"
             assert action.attempt == state.attempt + 1
             self.bodies.add(hand_out)
@@ -387,6 +465,24 @@ class Runs(RuleBasedStateMachine):
             if isinstance(event, Signalled) and event.signal_id in self.store.taken:
                 return  # its row says that it was applied; a rerun waits for another one
             self._say(event)
+
+    @rule(task=which, is_early=st.sampled_from([False, False, True]), is_of_the_queue=st.booleans())
+    def a_limit_is_over(self, task: int, is_early: bool, is_of_the_queue: bool) -> None:
+        """A deadline, whatever is under way; or the time in the queue."""
+        limited = sorted(self.store.deadlines)
+        queued = [i for i, state in self.run.tasks.items() if state.status is TaskStatus.QUEUED and state.due_at]
+        if is_of_the_queue and queued:
+            index = queued[task % len(queued)]
+            self._reach(self.run.task(index).due_at or 0, is_early=is_early)
+            self._say(Due(index, self.run.task(index).token, NONCE, "start"))
+        elif limited:
+            index = limited[task % len(limited)]
+            self._reach(self.store.deadlines[index], is_early=is_early)
+            self._say(Due(index, 0, NONCE, "deadline"))
+
+    def _reach(self, instant: int, *, is_early: bool) -> None:
+        if not is_early:
+            self.at = max(self.at, instant)
 
     @rule(which=st.sampled_from(SIGNALS), sent_at=st.integers(0, 9))
     def a_signal_is_sent(self, which: tuple[str, str | None], sent_at: int) -> None:
@@ -465,9 +561,14 @@ class Runs(RuleBasedStateMachine):
         state = self.run.task(index)
         if state.is_parked:
             return Resolved(index, state.token, ("happened", "did_not_happen", "fail")[kind % 3], OUTPUTS[0], "ada")
+        if state.awaits_slot:
+            return Admitted(index, state.token, NONCE)
         signal = self.plan.tasks[index].signal
         if signal is not None and (state.due_at is None or kind % 2):
             return self._signal(signal.name, (None, "1")[choice % 2], choice % 10)
+        is_asking = self.plan.tasks[index].child is not None and state.status is TaskStatus.WAITING
+        if is_asking and (state.due_at is None or kind % 2):
+            return self._of_a_child(index, state.token, choice)
         if state.status is TaskStatus.WAITING and state.due_at is not None:
             if kind % 4 < 3:
                 self.at = max(self.at, state.due_at)
@@ -479,8 +580,13 @@ class Runs(RuleBasedStateMachine):
         if state.status is TaskStatus.PENDING:
             if kind % 4 < 3:  # otherwise a sweep says it too early
                 self.at = max(self.at, state.due_at or 0)
-            return Due(index, state.token, NONCE, "backoff")
+            return Due(index, state.token, NONCE, ("backoff", "repeat")[choice % 2])
         return self._from_a_worker(index, state.token, kind, choice)
+
+    def _of_a_child(self, task: int, token: int, choice: int) -> ChildTold:
+        outcome = ("completed", "completed", "failed", "cancelled", "refused", "started")[choice % 6]
+        error = HOPELESS if outcome == "refused" or choice % 11 == 1 else None
+        return ChildTold(task, token, "run-2", outcome, OUTPUTS[choice % len(OUTPUTS)], error)
 
     def _from_a_worker(self, task: int, token: int, kind: int, choice: int) -> MachineEvent:
         """Or from who speaks for it: its parent, a sweep."""
@@ -520,9 +626,13 @@ class Runs(RuleBasedStateMachine):
                 return Due(task, token, NONCE, ("timeout", "wait")[choice % 2])
             case 15:
                 return Signalled(f"signal-{choice}", SIGNALS[choice % 6][0], b"7", None, "ada", START, task, token)
+            case 18:
+                return self._of_a_child(task, token, choice)
             case 13 | 14:
                 return Resolved(task, token, ("happened", "did_not_happen", "fail")[choice % 3], OUTPUTS[0])
-            case 15:
+            case 16:
+                return Admitted(task, token, NONCE)
+            case 17:
                 return Paused((PAUSED, WORKFLOW_PAUSED)[choice % 2], by="ada")
             case _:
                 return self._from_a_worker(task, token, choice, kind)
@@ -556,20 +666,25 @@ class Runs(RuleBasedStateMachine):
         if isinstance(event, Cancelled | Terminated):
             return
         assert self.run.attention is isinstance(event, Released)
-        if isinstance(event, Isolated | Released | Signalled | Paused | Resumed):
+        if isinstance(event, Isolated | Released | Signalled | Paused | Resumed | Migrated | Prioritised):
             return
         if isinstance(event, Reran):
             assert self.run.status in RUN_TERMINAL
             assert event.row_version == self.run.row_version
             return
         assert event.task in range(len(self.plan.tasks))
+        if isinstance(event, Due) and event.timer == "deadline":
+            assert self.store.deadlines[event.task] <= self.at, "a deadline passed early"
+            return
         assert event.token == self.run.task(event.task).token, "a stale token moved the run"
         state = self.run.task(event.task)
         if isinstance(event, Lost | Returned) and state.session and not event.begun:
             assert event.session in ("", state.session), "one worker ended what another runs"
         if isinstance(event, Due):
             token, kind, due_at = self.store.timers[event.task]
-            assert (token, kind) == (event.token, event.timer)
+            going_on = ("backoff", "repeat")
+            assert token == event.token
+            assert kind == event.timer or (kind in going_on and event.timer in going_on)
             assert due_at <= self.at, "a timer fired early"
 
     def _accept(self, event: MachineEvent | None, transition: Transition) -> None:
@@ -579,6 +694,8 @@ class Runs(RuleBasedStateMachine):
             assert self.store.questions.pop(event.task) == event.token
             if event.outcome == "approved":
                 self.store.approved.add(event.task)
+            elif event.outcome == "rejected":  # which some take for an answer
+                self.store.told_done.add(event.task)
         self.has_replayed |= isinstance(event, Replayed | Reran | Supplied)
         if isinstance(event, Reran):
             self._run_again(event, transition)
@@ -588,6 +705,9 @@ class Runs(RuleBasedStateMachine):
             self.store.edited[event.task] = event.input
         if event is not None and not isinstance(event, OF_A_RUN):
             self.store.hear(self.plan, self.run.task(event.task), event)
+        for action in transition.actions:
+            if isinstance(action, CountRounds):  # what an operator gave it was for one round
+                self.store.edited.pop(action.task, None)
         self.store.write(self.plan, self.run, transition)
         self.run.apply(transition)
         for index, state in transition.tasks.items():
@@ -604,8 +724,8 @@ class Runs(RuleBasedStateMachine):
         """What may have had its effect is in doubt from here on, and what was approved is not approved any more."""
         for index, after in transition.tasks.items():
             before, spec = self.run.task(index), self.plan.tasks[index]
-            is_tried_again = (
-                before.status is TaskStatus.FAILED and after.status is TaskStatus.QUEUED and not after.lookups
+            is_tried_again = before.status is TaskStatus.FAILED and (
+                after.awaits_slot or (after.status is TaskStatus.QUEUED and not after.lookups)
             )
             self.store.in_doubt.discard(index)
             self.supplied.discard(index)
@@ -613,7 +733,12 @@ class Runs(RuleBasedStateMachine):
                 self.store.in_doubt.add(index)
             if index not in event.tasks and event.tasks:
                 self.store.edited.pop(index, None)
-            if not is_tried_again and after.status is not TaskStatus.QUEUED and spec.approval is not None:
+            if (
+                not is_tried_again
+                and after.status is not TaskStatus.QUEUED
+                and not after.awaits_slot
+                and spec.approval is not None
+            ):
                 self.store.approved.discard(index)
 
     def _check_step(
@@ -647,11 +772,18 @@ class Runs(RuleBasedStateMachine):
         assert run.status is derive_status(len(plan.tasks), counts, attention=run.attention, control=run.control)
         for index in range(len(plan.tasks)):
             self._check_task(index, run.task(index))
+        in_line = {index: state.token for index, state in run.tasks.items() if state.awaits_slot}
+        holders = {index: state.token for index, state in run.tasks.items() if state.pool and not state.awaits_slot}
+        assert (self.store.in_line, self.store.slots) == (in_line, holders), "a slot was lost, or kept"
         assert self.store.timers.keys() == {index for index, state in run.tasks.items() if state.due_at is not None}
+        deadlines = {index: state.deadline_at for index, state in run.tasks.items() if state.deadline_at is not None}
+        assert self.store.deadlines == deadlines
         waiting = {index: state for index, state in run.tasks.items() if state.status is TaskStatus.WAITING}
+        waiting = {index: state for index, state in waiting.items() if not state.awaits_slot}
         asked = {i: s for i, s in waiting.items() if s.error is None and plan.tasks[i].approval is not None}
         assert self.store.questions == {i: state.token for i, state in asked.items()}
         assert self.store.parked == {i: state.error for i, state in waiting.items() if state.error is not None}
+        assert all(self.store.children[i] == s.token for i, s in waiting.items() if plan.tasks[i].child is not None)
         self._check_signals({i: state for i, state in waiting.items() if plan.tasks[i].signal is not None})
         assert run.status in RUN_TERMINAL or any(self._is_open(index) for index in run.tasks), "nothing will wake it"
         assert run.attention is (run.status is RunStatus.NEEDS_ATTENTION)
@@ -684,6 +816,8 @@ class Runs(RuleBasedStateMachine):
             is_kept = state.lookups or state.is_parked or state.status in TERMINAL
             assert is_kept or is_to_come, "an ambiguous end was forgotten"
         assert state.attempt <= state.token
+        repeat = self.plan.tasks[index].repeat
+        assert state.rounds == self.store.rounds.get(index, 0) <= (0 if repeat is None else repeat.max)
         assert 0 <= state.attempt - state.retries_from <= self.plan.tasks[index].retry.attempts, "more than the policy"
         may_it = may_run(self.plan, self.run, index)
         match state.status:
@@ -693,13 +827,21 @@ class Runs(RuleBasedStateMachine):
                 assert state.is_untouched
                 assert may_it is None, "a join is stuck"
             case TaskStatus.PENDING:
-                assert self.store.timers[index] == (state.token, "backoff", state.due_at)
+                assert self.store.timers[index][1] in ("backoff", "repeat")
+                assert self.store.timers[index] == (state.token, self.store.timers[index][1], state.due_at)
+            case TaskStatus.QUEUED if state.due_at is not None:
+                assert self.store.timers[index] == (state.token, "start", state.due_at)
+                assert (index, state.token) in self.store.bodies
             case TaskStatus.WAITING if state.due_at is not None:
-                assert self.plan.tasks[index].wait is not None or self.plan.tasks[index].signal is not None
+                spec = self.plan.tasks[index]
+                assert any(what is not None for what in (spec.wait, spec.signal, spec.child))
                 assert self.store.timers[index] == (state.token, "wait", state.due_at)
             case TaskStatus.RUNNING if state.due_at is not None:
                 assert self.store.timers[index] == (state.token, "timeout", state.due_at)
+            case TaskStatus.WAITING if state.awaits_slot:
+                assert self.plan.tasks[index].pool is not None
             case TaskStatus.QUEUED | TaskStatus.RUNNING:
+                assert bool(state.pool) is (self.plan.tasks[index].pool is not None and not state.lookups)
                 assert (index, state.token) in (self.store.lookups if state.lookups else self.store.bodies)
             case TaskStatus.SKIPPED:
                 assert state.error is not None

@@ -5,8 +5,8 @@ from itertools import permutations
 import pytest
 
 from headrace.machine import BuryTask, Dispatch, Finish, Replayed, RunStatus
-from headrace.machine.advance import UPSTREAM_SKIPPED
 from headrace.machine.backoff import RetryPlan
+from headrace.machine.reason import UPSTREAM_SKIPPED
 from headrace.messages import Error
 from tests.unit.machine_model import BROKEN, HOPELESS, INPUT, Trial, task
 

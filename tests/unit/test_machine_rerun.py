@@ -21,8 +21,8 @@ from headrace.machine import (
     TaskStatus,
     Unpark,
 )
-from headrace.machine.advance import RERUN, SUPPLIED
 from headrace.machine.plan import WaitPlan
+from headrace.machine.reason import RERUN, SUPPLIED
 from headrace.machine.rerun import Foreseen, foresee
 from headrace.machine.run_state import UNTOUCHED
 from headrace.messages import Succeeded
@@ -357,7 +357,9 @@ def test_what_is_foreseen_is_what_happens():
 
 
 # == a given output ====================================================================================================
-CANNOT = {"waiting", "asked", "rejected", "completed", "skipped", "cancelled"}
+CANNOT = {
+    "waiting", "asked", "or_branches", "asked_either", "unaskable", "rejected", "completed", "skipped", "cancelled"
+}  # fmt: skip
 """It has ended otherwise than by a failure, or is to be approved first."""
 
 

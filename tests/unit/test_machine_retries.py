@@ -16,8 +16,10 @@ from headrace.machine import (
     RunStatus,
     SetTimer,
 )
-from headrace.machine.advance import HANDOUTS_LOST_MAX, LOST, NEVER_BEGAN, RETRY_AFTER_MAX, TIMEOUT_GRACE
+from headrace.machine.advance import TIMEOUT_GRACE
 from headrace.machine.backoff import RetryPlan, backoff
+from headrace.machine.handout import RETRY_AFTER_MAX
+from headrace.machine.reason import HANDOUTS_LOST_MAX, LOST, NEVER_BEGAN
 from headrace.messages import Due, Error, Succeeded
 from tests.unit.machine_model import BROKEN, HOPELESS, INPUT, NONCE, SECOND, Trial, task
 

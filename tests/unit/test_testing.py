@@ -184,7 +184,10 @@ def test_an_approval_waits_for_a_person_and_is_not_waited_out():
     made.advance(hours=47)
     run.approve("ask", by="ada", comment="fine")
     assert run.status == "completed"
-    assert run.task("ask").output == {"outcome": "approved", "by": "ada", "comment": "fine"}
+    answer = run.task("ask").output
+    assert {**answer, "votes": len(answer["votes"])} == {
+        "outcome": "approved", "by": "ada", "comment": "fine", "form": None, "votes": 1
+    }  # fmt: skip
     with pytest.raises(ConflictError, match="asks nobody"):
         run.approve("ask")
 
@@ -410,6 +413,24 @@ def test_a_failed_page_is_replayed_alone():
     assert run.outputs == {"pages": ["0:a:pages.0", "1:mended:pages.1", "2:c:pages.2"]}
 
 
+def test_what_failed_of_a_map_is_rerun_an_item_is_skipped_and_chosen_ones_run_again():
+    text = (
+        "  pages: { run: body, map: { over: '${{ input.pages }}', failures: finish }, with: { page: '${{ item }}' } }"
+    )
+    run = harness(text, body=read_page).start({"pages": ["a", "torn", "c"]})
+    run.rerun()
+    assert [(item.status, item.attempt) for item in run.items("pages")] == [
+        ("completed", 1), ("failed", 2), ("completed", 1),
+    ]  # fmt: skip
+    run.skip("pages.1", "by hand")
+    assert run.outputs == {"pages": ["0:a:pages.0", "by hand", "2:c:pages.2"]}
+    run.rerun("pages.1", input={"page": "mended"})
+    assert run.outputs == {"pages": ["0:a:pages.0", "1:mended:pages.1", "2:c:pages.2"]}
+    run.rerun("pages")
+    assert [item.attempt for item in run.items("pages")] == [2, 4, 2]
+    assert run.status == "failed"
+
+
 def test_a_map_that_has_collected_a_failure_keeps_it():
     text = "  pages: { run: body, map: { over: [{ page: torn }, { page: b }], failures: collect } }"
     run = harness(text, body=read_page).start()
@@ -525,3 +546,38 @@ def test_a_task_is_skipped_with_an_output():
     assert (run.status, run.outputs) == ("completed", {"a": {"n": 41}, "b": 42})
     with pytest.raises(ConflictError, match="task a is completed"):
         run.skip("a", 1)
+
+
+# == pools =============================================================================================================
+def test_a_pool_admits_as_many_as_it_has_slots_and_a_holder_that_dies_gives_its_own_back():
+    made = Harness("name: w\ntasks: { load: { run: one, pool: db, timeout: 1m } }", {"one": lambda: 1}, pools={"db": 1})
+    made.hang_next("load")
+    first, second = made.start(), made.start()
+    assert (first.tasks["load"], second.tasks["load"], second.status) == ("running", "waiting", "waiting")
+    made.advance(minutes=2)
+    assert (first.status, second.status) == ("completed", "completed")
+    assert kinds(second) == ["started", "awaits_slot", "admitted", "attempt_completed", "finished"]
+    assert kinds(first).count("awaits_slot") == 2, "whoever is tried again waits again"
+
+
+def test_a_priority_goes_first_and_an_hour_of_waiting_goes_before_it():
+    order: list[str] = []
+    made = Harness("name: w\ntasks: { load: { run: one, pool: db } }", {"one": lambda name: order.append(name)},
+                   pools={"db": 0})  # fmt: skip
+    made.start({"name": "old"})
+    made.advance(hours=1)
+    made.start({"name": "plain"})
+    late = made.start({"name": "late"})
+    made.start({"name": "urgent"}, priority=50)
+    late.prioritise(70, by="ada")
+    made.set_pool("db", 1)
+    assert order == ["late", "old", "urgent", "plain"]
+    with pytest.raises(ConflictError, match="completed already"):
+        late.prioritise(1)
+    with pytest.raises(ValueError, match="from -100 to 100"):
+        made.start(priority=101)
+
+
+def test_a_pool_without_a_limit_in_the_harness_holds_nobody_up():
+    made = harness("  a: { run: one, pool: db }\n  b: { run: one, pool: db, map: [1, 2] }", one=lambda: 1)
+    assert made.start().status == "completed"

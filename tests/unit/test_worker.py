@@ -25,7 +25,19 @@ from headrace.attempt import Attempt, Stop
 from headrace.context import Context, current
 from headrace.errors import AmbiguousError, ConfigurationError, FencedError, NonRetryable, RetryAfter
 from headrace.listing import Listing
-from headrace.messages import Abort, Command, Error, Event, Failed, Granted, Returned, Started, Succeeded, decode_event
+from headrace.messages import (
+    Abort,
+    Command,
+    Error,
+    Event,
+    Failed,
+    Granted,
+    Returned,
+    Started,
+    Succeeded,
+    Yield,
+    decode_event,
+)
 from headrace.registry import Registry
 from headrace.settings import WorkerSettings
 from headrace.worker import Worker
@@ -181,6 +193,24 @@ async def test_what_was_dropped_while_it_waited_never_begins(gate: threading.Eve
     bench.take("quick", run="c")
     await bench.until(lambda: bench.stats.succeeded == 2)
     assert not second.began_at
+
+
+@pytest.mark.parametrize("body", ["wait", "wait_sync"])
+async def test_what_waits_is_handed_over_when_it_is_asked_for_and_what_has_begun_is_not(
+    gate: threading.Event, body: str
+) -> None:
+    bench = Bench(bodies(gate), slots=1)
+    running, waiting, kept = (bench.take(body, run=run) for run in ("a", "b", "c"))
+    await bench.until(lambda: running.began_at)
+    for run, token in (("a", 1), ("b", 2), ("b", 1), ("b", 1), ("nobody", 1)):
+        bench.hold.hand_over(Yield(run, 0, token))
+    await bench.until(lambda: any(isinstance(event, Returned) for event in bench.outbox.sent))
+    (answer,) = [event for event in bench.outbox.sent if isinstance(event, Returned)]
+    assert (answer.begun, answer.reason, bench.stats.returned) == (False, "handed over", 1)
+    gate.set()
+    await bench.until(lambda: bench.stats.succeeded == 2)
+    assert (bool(kept.began_at), bool(waiting.began_at)) == (True, False)
+    assert bench.hold.room.free == bench.hold.room.limit
 
 
 async def test_an_abort_that_overtakes_its_command_refuses_it(gate: threading.Event) -> None:

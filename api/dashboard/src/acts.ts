@@ -20,14 +20,14 @@ export function cancelRun(run: Run): Act {
     does: "cancel",
     will: [
       open ? `${open} open ${open === 1 ? "task ends" : "tasks end"} as cancelled; bodies that run are told to stop.` : "The run ends as cancelled.",
-      `${run.counts.pending ?? 0} pending tasks never start. What has completed stays, and nothing is undone outside.`,
+      `${run.counts.pending ?? 0} pending tasks never start. What has completed stays, or is undone by its compensation where the workflow has one.`,
       "A cancelled run cannot go on, and its dead letters cannot be replayed.",
     ],
     reason: "optional",
     path: fill("/runs/{id}/cancel", { id: run.run_id }),
     body: (reason) => ({ reason }),
     cli: (reason) => `headrace cancel ${run.run_id}${withReason(reason, "--reason")}`,
-    follow: () => runStep(run.run_id, (now) => (isOver(now.status) ? { state: now.status === "cancelled" ? "completed" : "failed", text: `the run is ${now.status}` } : null)),
+    follow: () => runStep(run.run_id, (now) => (isOver(now.status) ? { state: now.status === "cancelled" || now.status === "compensated" ? "completed" : "failed", text: `the run is ${now.status}` } : null)),
     to: `/runs/${run.run_id}`,
   };
 }

@@ -14,6 +14,7 @@ import { WorkersPage } from "./pages/workers";
 import { WorkflowPage, WorkflowsPage } from "./pages/workflows";
 import { currentPrefs, setPrefs, usePrefs, type Clock, type Theme } from "./prefs";
 import { Link, match, usePlace } from "./router";
+import { actorOf, currentSession, logOut } from "./session";
 import { Tray } from "./ui/act";
 import { Icon, type IconName } from "./ui/icons";
 import { Instant } from "./ui/instant";
@@ -141,7 +142,7 @@ function TopBar({ onPalette, onHelp, onActor }: { onPalette: () => void; onHelp:
       <Button kind="quiet" icon="dense" label="Dense rows" pressed={prefs.density === "dense"} onClick={() => setPrefs({ density: prefs.density === "dense" ? "normal" : "dense" })} />
       <Button kind="quiet" icon="keyboard" label="Keyboard map" onClick={onHelp} />
       <button type="button" className="actor" onClick={onActor} title="Whom the record names for what you do">
-        <Icon name="person" size={14} /><span className="actor-name">{prefs.actor}</span>
+        <Icon name="person" size={14} /><span className="actor-name">{actorOf(prefs)}</span>
       </button>
     </header>
   );
@@ -182,6 +183,18 @@ function ActorDialog({ onClose }: { onClose: () => void }) {
   const { actor } = usePrefs();
   const [name, setName] = useState(actor);
   const isGood = /^[^\p{C}]{1,200}$/u.test(name.trim());
+  const session = currentSession();
+  const leave = <Button kind="quiet" onClick={() => void logOut()}>Log out</Button>;
+  if (session && !session.local) {
+    return (
+      <Dialog title="Who acts" onClose={onClose}>
+        <div className="dialog-body">
+          <p>You are <b>{session.name}</b>, by the API token of that name. It may {session.scopes.join(", ")}.</p>
+        </div>
+        <footer className="dialog-foot">{leave}</footer>
+      </Dialog>
+    );
+  }
   return (
     <Dialog title="Who acts" onClose={onClose}>
       <form
@@ -193,11 +206,12 @@ function ActorDialog({ onClose }: { onClose: () => void }) {
         }}
       >
         <div className="dialog-body">
-          <Field label="Your name" hint="Stands in the history of everything you do here. The API listens on this machine only and does not check it yet." error={isGood ? undefined : "up to 200 printable characters"}>
+          <Field label="Your name" hint="Stands in the history of everything you do here. With the token of this machine you may choose it." error={isGood ? undefined : "up to 200 printable characters"}>
             {(id) => <input id={id} value={name} onChange={(event) => setName(event.target.value)} autoFocus />}
           </Field>
         </div>
         <footer className="dialog-foot">
+          {leave}
           <span className="grow" />
           <Button type="submit" kind="primary" disabled={!isGood}>Keep</Button>
         </footer>

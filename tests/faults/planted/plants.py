@@ -75,7 +75,7 @@ def _try_again(_: Any) -> Callable[..., Any]:
     """An attempt that may have had its effect is followed by the next, whatever the task's policy."""
 
     def doubt(plan: Any, run: Any, draft: Any, index: int, task: Any, error: Any) -> None:
-        _now("headrace.machine.advance", "_hand_out")(plan, run, draft, index, task, [])
+        _now("headrace.machine.handout", "hand_out")(plan, run, draft, index, task, [])
 
     return doubt
 
@@ -209,7 +209,7 @@ PLANTS: Final[dict[str, Plant]] = {
     ),
     "B48": Plant(
         "a join with a failed need stays undecided",
-        [("headrace.machine.advance:_close", _only_success_is_looked_behind)],
+        [("headrace.machine.advance:close_decision", _only_success_is_looked_behind)],
     ),
     "B83": Plant(
         "a result that holds U+0000 keeps its run running",
@@ -233,7 +233,10 @@ PLANTS: Final[dict[str, Plant]] = {
     ),
     "X01": Plant(
         "an ambiguous end of a task that must not be repeated leads to another attempt",
-        [("headrace.machine.advance:_doubt", _try_again)],
+        [
+            (f"headrace.machine.{module}:doubt_effect", _try_again)
+            for module in ("advance", "handout", "turn", "mapping")
+        ],
     ),
     "X02": Plant(
         "a result that comes twice counts twice",

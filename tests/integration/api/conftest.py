@@ -22,7 +22,9 @@ from headrace.machine import (
     Decided,
     Isolated,
     MachineEvent,
+    Migrated,
     Paused,
+    Prioritised,
     Released,
     Replayed,
     Reran,
@@ -33,11 +35,13 @@ from headrace.machine import (
     advance,
 )
 from headrace.machine.status import PAUSED
-from headrace.messages import Error, Failed, Started, Succeeded
+from headrace.messages import Admitted, Error, Failed, Started, Succeeded
 from state.plans import Plans
+from state.sql import load
 from state.store import Rows, Store, StoredRun, execute_sync
 from streams.database import Database
 from streams.run_cache import RunCache, signal_of
+from tests.caller import HEADERS
 
 SECRET = "a secret of sixteen characters"
 
@@ -85,6 +89,16 @@ class Engine:
         error = Error("ERROR", "it broke", retryable=retryable)
         assert self.apply(run_id, Failed(index, token, "", error, worker="host/1", started=1, finished=2))
 
+    def admit(self) -> None:
+        """Grant what is free in every pool, and tell the runs."""
+        pools = load("pool")
+        with psycopg.RawCursor(self.connection) as cursor, self.connection.transaction():
+            free = cursor.execute(pools.text("lock_pools")).fetchall()
+            given = ([row[0] for row in free], [row[1] for row in free], 100)
+            granted = cursor.execute(pools.text("grant_slots"), given).fetchall()
+        for run_id, task, token in granted:
+            assert self.apply(str(run_id), Admitted(task, token, ""))
+
     def isolate(self, run_id: str) -> None:
         assert self.apply(run_id, Isolated(Error("INTERNAL", "deciding an event raised")))
 
@@ -100,9 +114,17 @@ class Engine:
             "SELECT inbox_id, run_id, kind, body::text, actor FROM inbox WHERE applied_at IS NULL ORDER BY inbox_id"
         ).fetchall()
         for inbox_id, run_id, kind, body, actor in rows:
-            self.apply(str(run_id), self._signal(inbox_id) if kind == "signalled" else _event(kind, body, actor))
+            self.apply(str(run_id), self._event(inbox_id, kind, body, actor))
             self.connection.execute("UPDATE inbox SET applied_at = now() WHERE inbox_id = %s", (inbox_id,))
         return [row[2] for row in rows]
+
+    def _event(self, inbox_id: Any, kind: str, body: str, actor: str) -> MachineEvent:
+        if kind == "migrated":
+            given = msgspec.json.decode(body)
+            plan = RunCache(self.database, self.plans).plan(given["version_id"])
+            assert plan is not None
+            return Migrated(plan, given["reason"], actor)
+        return self._signal(inbox_id) if kind == "signalled" else _event(kind, body, actor)
 
     def _signal(self, signal_id: Any) -> Signalled:
         row = self.connection.execute(
@@ -127,8 +149,11 @@ def _event(kind: str, body: str, actor: str) -> MachineEvent:
         reason: str = ""
         scope: int = PAUSED
         row_version: int = 0
+        priority: int = 0
         tasks: tuple[int, ...] = ()
         output: msgspec.Raw = msgspec.Raw(b"null")
+        votes: msgspec.Raw = msgspec.Raw(b"[]")
+        form: msgspec.Raw = msgspec.Raw(b"null")
         input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
     given = msgspec.json.decode(body, type=Body)
@@ -143,10 +168,13 @@ def _event(kind: str, body: str, actor: str) -> MachineEvent:
         return Reran(given.row_version, given.tasks, raw, given.reason, actor)
     if kind in ("paused", "resumed"):
         return (Paused if kind == "paused" else Resumed)(given.scope, given.reason, actor)
+    if kind == "prioritised":
+        return Prioritised(given.priority, given.reason, actor)
     if kind == "released":
         return Released(actor)
     if kind == "decided":
-        return Decided(given.task, given.token, given.outcome, actor, given.comment)
+        votes, form = bytes(given.votes), bytes(given.form)
+        return Decided(given.task, given.token, given.outcome, actor, given.comment, votes, form)
     raw = None if isinstance(given.input, msgspec.UnsetType) else bytes(given.input)
     return Replayed(given.task, given.token, actor, raw)
 
@@ -191,7 +219,7 @@ RELEASE = """
 name: release
 tasks:
   build: { run: ci.build }
-  ask: { needs: build, approval: { title: "Ship it?", approvers: [lead], expires: 2d } }
+  ask: { needs: build, approval: { title: "Ship it?", approvers: ["role:lead"], expires: 2d } }
   ship: { run: ci.ship, needs: ask }
 """
 
@@ -230,7 +258,12 @@ async def app(settings: ApiSettings) -> AsyncGenerator[FastAPI]:
 
 @asynccontextmanager
 async def client(app: FastAPI) -> AsyncGenerator[Api]:
-    async with Api(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", timeout=20) as api:
+    async with Api(
+        transport=httpx.ASGITransport(app),
+        base_url="http://127.0.0.1",
+        timeout=20,
+        headers={**HEADERS, "Headrace-Roles": "lead"},
+    ) as api:
         yield api
 
 

@@ -103,7 +103,13 @@ async def test_the_system_names_owners_sweeps_and_slots(api, engine):
     (slot,) = system["slots"]
     assert (slot["slot"], slot["active"], slot["retained_bytes"]) == ("none such", None, None)
     assert slot["lag_bytes"] >= 0
-    assert {"run", "task", "attempt"} <= {table["name"] for table in system["tables"]}
+    sizes = engine.connection.execute(
+        "SELECT pg_total_relation_size(oid) FROM pg_class WHERE relkind = 'r' "
+        "AND relnamespace = 'public'::regnamespace ORDER BY 1 DESC"
+    ).fetchall()
+    told = [table["bytes"] for table in system["tables"]]
+    assert len(told) >= 10
+    assert told == [size for (size,) in sizes[: len(told)]], "the largest, largest first"
 
 
 # == records ===========================================================================================================

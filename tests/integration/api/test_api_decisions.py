@@ -28,10 +28,11 @@ async def buried(api, definitions, engine):
 # == approvals =========================================================================================================
 async def test_an_approval_waits_with_what_people_need_to_decide(api, run_id):
     (approval,) = (await api.read("/approvals"))["items"]
-    assert (approval["title"], approval["approvers"], approval["status"]) == ("Ship it?", ["lead"], "waiting")
+    assert (approval["title"], approval["approvers"], approval["status"]) == ("Ship it?", ["role:lead"], "waiting")
     assert (approval["workflow"], approval["task"], approval["task_id"]) == ("release", "ask", f"{run_id}.ask")
     assert approval["expires_at"] > approval["asked_at"]
-    assert await api.read(f"/approvals/{approval['approval_id']}") == approval
+    detail = await api.read(f"/approvals/{approval['approval_id']}")
+    assert detail == {**approval, "record": [], "timers": [], "history": []}
     assert (await api.read(f"/tasks/{run_id}.ask"))["approval_id"] == approval["approval_id"]
     assert (await api.read(f"/runs/{run_id}"))["status"] == "waiting"
     assert (await api.read("/runs", status="waiting"))["items"][0]["run_id"] == run_id
@@ -135,7 +136,7 @@ async def test_a_replay_hands_the_task_out_again_with_the_new_input_byte_for_byt
     assert (await api.read(f"/runs/{run_id}"))["status"] == "running"
     again = await api.post(f"/dead-letters/{dead_letter_id}/replay")
     assert again.status_code == 409
-    assert (await api.read("/dead-letters", status="replayed"))["items"][0]["closed_by"] == "anonymous"
+    assert (await api.read("/dead-letters", status="replayed"))["items"][0]["closed_by"] == "local"
 
 
 async def test_of_racing_replays_one_wins(api, buried, engine):

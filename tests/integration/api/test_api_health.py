@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from api.__main__ import main
 from api.app import create_app
 from headrace.errors import ConfigurationError
+from tests.caller import HEADERS
 
 
 # == health and metrics ================================================================================================
@@ -165,7 +166,9 @@ async def test_without_postgres_answers_are_503_and_it_recovers_by_itself(wire, 
     app = create_app(settings.model_copy(update={"postgres": await wire.open(database)}))
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=20) as api:
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1", headers=HEADERS, timeout=20
+        ) as api:
             yaml = {"content-type": "application/yaml"}
             assert (await api.post("/workflows", content=definitions["orders"], headers=yaml)).status_code == 201
             wire.cut()
@@ -193,7 +196,7 @@ async def test_a_process_that_starts_without_postgres_says_so_and_waits(settings
     app = create_app(settings.model_copy(update={"postgres": "postgresql://127.0.0.1:1/nothing"}))
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as api,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=HEADERS) as api,
     ):
         assert (await api.get("/health")).status_code == 503
 
@@ -202,7 +205,7 @@ async def test_a_database_without_the_schema_is_unavailable(empty_database, sett
     app = create_app(settings.model_copy(update={"postgres": empty_database}))
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as api,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=HEADERS) as api,
     ):
         response = await api.get("/runs")
         assert response.status_code == 503
@@ -261,9 +264,11 @@ async def test_pages_of_other_origins_change_nothing(api, headers, status):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.org", "::ffff:10.0.0.1", ""])  # noqa: S104  # to be refused
-def test_an_address_that_others_can_reach_is_refused(settings, host):
+async def test_an_address_that_others_can_reach_is_refused_while_there_is_no_token(settings, host):
+    app = create_app(settings.model_copy(update={"api_host": host, "api_local_token": None}))
     with pytest.raises(ConfigurationError, match="HEADRACE_API_HOST"):
-        create_app(settings.model_copy(update={"api_host": host}))
+        async with app.router.lifespan_context(app):
+            pass
 
 
 def test_a_missing_secret_is_named(settings):
@@ -288,7 +293,10 @@ async def test_answers_match_the_schemas_they_are_documented_with(api, definitio
     signal_id = (await api.post("/signals", json={"name": "paid", "key": "a"})).json()["signal_id"]
     await api.publish("name: m\ntasks: { pages: { run: t.x, map: '${{ input }}' } }")
     of_a_map = {"run_id": await api.start("m", [1]), "task": "pages"}
+    await api.put("/pools/shop", json={"limit": 1})
+    bulk = await api.post("/bulk", json={"act": "cancel", "filter": {"workflow": "release"}, "reason": "a look"})
     ids = {
+        "bulk_id": bulk.json()["bulk_id"],
         "workflow": "release",
         "version": "1",
         "run_id": run_id,
@@ -332,7 +340,7 @@ def test_the_process_serves_and_drains_on_sigterm(database, tmp_path):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         address = json.loads(log.read_text().splitlines()[0])["address"]
-        with httpx.stream("GET", f"{address}/events", timeout=20) as stream:
+        with httpx.stream("GET", f"{address}/events", headers=HEADERS, timeout=20) as stream:
             assert stream.status_code == 200
             process.send_signal(signal.SIGTERM)
             list(stream.iter_raw())
@@ -342,8 +350,15 @@ def test_the_process_serves_and_drains_on_sigterm(database, tmp_path):
         process.wait()
 
 
-def test_the_process_refuses_to_listen_beyond_the_loopback(database, monkeypatch):
+@pytest.mark.parametrize(
+    ("elsewhere", "said"),
+    [(None, "HR-1001 HEADRACE_API_HOST"), ("postgresql://127.0.0.1:1/nothing", "HR-1007")],
+    ids=["no token", "no database"],
+)
+def test_the_process_listens_beyond_the_loopback_only_with_a_token(database, monkeypatch, elsewhere, said):
     monkeypatch.setenv("HEADRACE_SECRET", "a secret of sixteen characters")
     monkeypatch.setenv("HEADRACE_API_HOST", "0.0.0.0")  # noqa: S104  # to be refused
-    with pytest.raises(SystemExit, match="HR-1001 HEADRACE_API_HOST"):
+    monkeypatch.setenv("HEADRACE_POSTGRES", elsewhere or database)
+    monkeypatch.delenv("HEADRACE_API_LOCAL_TOKEN")
+    with pytest.raises(SystemExit, match=said):
         main()

@@ -6,12 +6,15 @@ import time
 from contextlib import asynccontextmanager
 
 import httpx
+import psycopg
 import pytest
 import uvicorn
 from uuid_utils import uuid7
 
-from api import stream
+from api import access, stream
 from api.app import create_app
+from state.tokens import Scope, create_token
+from tests.caller import HEADERS
 
 
 async def until(is_so):
@@ -39,7 +42,7 @@ async def follow(address, path, **headers):
     async with (
         httpx.AsyncClient(timeout=15) as client,
         client.stream(
-            "GET", f"{address}{path}", headers={k.replace("_", "-"): v for k, v in headers.items()}
+            "GET", f"{address}{path}", headers={**HEADERS, **{k.replace("_", "-"): v for k, v in headers.items()}}
         ) as response,
     ):
         assert response.status_code == 200
@@ -133,7 +136,7 @@ async def test_a_silent_stream_says_that_it_lives(server, run_id, monkeypatch):
     monkeypatch.setattr(stream, "HEARTBEAT_SECONDS", 0.3)
     async with (
         httpx.AsyncClient(timeout=10) as client,
-        client.stream("GET", f"{server}/runs/{run_id}/events", headers={"Last-Event-ID": "1"}) as response,
+        client.stream("GET", f"{server}/runs/{run_id}/events", headers={**HEADERS, "Last-Event-ID": "1"}) as response,
     ):
         async for line in response.aiter_lines():
             if line == ": alive":
@@ -151,7 +154,7 @@ async def test_streams_are_bounded_and_given_back_when_the_caller_leaves(setting
         async with (
             follow(address, f"/runs/{run_id}/events") as one,
             follow(address, f"/runs/{run_id}/events") as two,
-            httpx.AsyncClient(base_url=address) as client,
+            httpx.AsyncClient(base_url=address, headers=HEADERS) as client,
         ):
             await anext(one)
             await anext(two)
@@ -173,3 +176,14 @@ async def test_streams_end_when_the_process_is_about_to_stop(server, app, run_id
         await anext(source)
         app.state.wiring.is_draining = True
         await asyncio.wait_for(asyncio.gather(collect(source), collect(all_runs)), 5)
+
+
+async def test_a_stream_ends_with_the_token_that_opened_it(server, app, database, run_id, monkeypatch):
+    monkeypatch.setattr(stream, "KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(access, "FRESH_SECONDS", 0.0)
+    async with await psycopg.AsyncConnection.connect(database) as connection:
+        _, secret = await create_token(connection, "default", "ada", [Scope.READ], created_by="a test")
+    async with follow(server, "/events", Authorization=f"Bearer {secret}") as source:
+        with psycopg.connect(database) as connection:
+            connection.execute("UPDATE api_token SET revoked_at = now(), revoked_by = 'a test'")
+        await asyncio.wait_for(collect(source), 20)

@@ -29,7 +29,7 @@ async def test_other_content_is_the_next_version_and_old_ones_stay(api):
     assert workflow["definition"]["tasks"]["greet"]["run"] == "hello.greet2"
     old = await api.read("/workflows/hello/versions/1")
     assert old["definition"]["tasks"]["greet"]["run"] == "hello.greet"
-    assert old["published_by"] == "anonymous"
+    assert old["published_by"] == "local"
 
 
 async def test_racing_publishes_count_versions_without_a_gap(api, engine):

@@ -15,7 +15,7 @@ function usePoll(withStream: number | false = SLOW_MS): number | false {
   return open ? withStream : POLL_MS;
 }
 
-export const isOver = (status: string): boolean => ["completed", "failed", "cancelled", "terminated"].includes(status);
+export const isOver = (status: string): boolean => ["completed", "failed", "cancelled", "terminated", "compensated", "compensation_failed"].includes(status);
 export const isTaskOver = (status: string): boolean => isOver(status) || status === "skipped";
 
 export function useOverview() {

@@ -13,7 +13,8 @@ export interface paths {
         };
         /**
          * List All
-         * @description Approvals, newest first; those that wait, unless `status` says otherwise.
+         * @description Approvals, newest first; those that wait, unless `status` says otherwise. With `for=me` those that wait and that
+         *     you may decide and have not: by your name, a role, or in place of somebody.
          */
         get: operations["approvals_list_all"];
         put?: never;
@@ -33,7 +34,8 @@ export interface paths {
         };
         /**
          * Get
-         * @description One approval.
+         * @description One approval, with its record: who said what, by what right, when and from where; and all else that happened to
+         *     it.
          */
         get: operations["approvals_get"];
         put?: never;
@@ -55,9 +57,50 @@ export interface paths {
         put?: never;
         /**
          * Approve
-         * @description Say yes. Once decided it stays so: a second decision is refused with 409.
+         * @description Say yes. It is approved once as many as are needed have; then it stays so: a decision that comes later, or twice
+         *     from one person, is refused with 409.
          */
         post: operations["approvals_approve"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/approvals/{approval_id}/comments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Comment
+         * @description Say something without deciding.
+         */
+        post: operations["approvals_comment"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/approvals/{approval_id}/links": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Make
+         * @description Make an address at which one person decides, once. Whoever has it can: send it to nobody else.
+         */
+        post: operations["approval_links_make"];
         delete?: never;
         options?: never;
         head?: never;
@@ -75,9 +118,117 @@ export interface paths {
         put?: never;
         /**
          * Reject
-         * @description Say no. Once decided it stays so: a second decision is refused with 409.
+         * @description Say no, which decides. Then it stays so: a decision that comes later is refused with 409.
          */
         post: operations["approvals_reject"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Acts
+         * @description What was done through the API, newest first: who, when, why, from where. Starts and signals are in the history of
+         *     their runs.
+         */
+        get: operations["tokens_list_acts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/bulk": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List All
+         * @description Bulks, newest first.
+         */
+        get: operations["bulk_list_all"];
+        put?: never;
+        /**
+         * Start
+         * @description Ask the same of all runs that match, at a rate.
+         *
+         *     What matches now is frozen, has its turn in the background, and survives any crash; ask `/bulk/{id}` how far it has
+         *     come, and what became of the runs. With `dry_run` nothing is asked: the answer is what would be.
+         */
+        post: operations["bulk_start"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/bulk/{bulk_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get
+         * @description How far a bulk has come, and what became of what it asked for.
+         */
+        get: operations["bulk_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/bulk/{bulk_id}/items": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Items
+         * @description What came of each item, in the order of their turns.
+         */
+        get: operations["bulk_items"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/bulk/{bulk_id}/stop": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Stop
+         * @description End a bulk: of what has not had its turn nothing is asked.
+         */
+        post: operations["bulk_stop"];
         delete?: never;
         options?: never;
         head?: never;
@@ -289,6 +440,50 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/delegations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List All
+         * @description Those that are not over, newest first.
+         */
+        get: operations["delegations_list_all"];
+        put?: never;
+        /**
+         * Make
+         * @description Let another decide in your place, or by a role of yours, for a while. They cannot pass it on.
+         */
+        post: operations["delegations_make"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/delegations/{delegation_id}/end": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * End
+         * @description End it before its time. What was decided by it stands.
+         */
+        post: operations["delegations_end"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/doctor": {
         parameters: {
             query?: never;
@@ -339,11 +534,71 @@ export interface paths {
         /**
          * Health
          * @description Whether the engine can work: `degraded` when its relay or its sweeps have not been heard of lately; 503 without
-         *     Postgres.
+         *     Postgres. Open to anybody; its parts are told to callers that are known.
          */
         get: operations["health_health"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/login": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Log In
+         * @description Make a session for this browser. It may what the token may, and ends with it, or after 12 hours.
+         */
+        post: operations["access_log_in"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/login-codes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create Code
+         * @description A link that logs a browser in as the caller, once, within ten minutes.
+         */
+        post: operations["access_create_code"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/logout": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Log Out
+         * @description End this browser's session.
+         */
+        post: operations["access_log_out"];
         delete?: never;
         options?: never;
         head?: never;
@@ -359,7 +614,8 @@ export interface paths {
         };
         /**
          * Metrics
-         * @description Metrics for Prometheus; `headrace_postgres_up` says whether the database's part is in them.
+         * @description Metrics for Prometheus; `headrace_postgres_up` says whether the database's part is in them. Open on the loopback;
+         *     beyond it they need a token that may read.
          */
         get: operations["health_metrics"];
         put?: never;
@@ -404,6 +660,135 @@ export interface paths {
         get: operations["parked_tasks_list_all"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/pauses": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List All
+         * @description Paused workflows by name: since when, by whom, why, and how far their runs are.
+         */
+        get: operations["pauses_list_all"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/pools": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List All
+         * @description Pools by name; also those that some task waits for and nobody has set.
+         */
+        get: operations["pools_list_all"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/pools/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get
+         * @description One pool with those who hold its slots and those who wait, up to a hundred of each.
+         */
+        get: operations["pools_get"];
+        /**
+         * Put
+         * @description Make a pool, or give it other limits; at least one of the two. With fewer slots nothing is stopped: what holds
+         *     one goes on, and nothing is granted until so many are free. With `limit` 0 nothing begins.
+         */
+        put: operations["pools_put"];
+        post?: never;
+        /**
+         * Delete
+         * @description Remove a pool that nobody needs: 409 while some task holds a slot of it or waits for one.
+         */
+        delete: operations["pools_delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/queues/pauses": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Of Queues
+         * @description Paused queues by name: since when, by whom, why, and how many commands are kept back.
+         */
+        get: operations["pauses_list_of_queues"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/queues/{queue}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Pause Of Queue
+         * @description Keep back what is handed out to a queue. What workers have taken, or what waits in Kafka for them, goes on.
+         */
+        post: operations["pauses_pause_of_queue"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/queues/{queue}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Resume Of Queue
+         * @description Let go what was kept back, the oldest first.
+         */
+        post: operations["pauses_resume_of_queue"];
         delete?: never;
         options?: never;
         head?: never;
@@ -533,6 +918,71 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/runs/{run_id}/logs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Of Run
+         * @description What bodies logged, by `ctx.log` or the standard library's `logging`, in the order in which it came.
+         *
+         *     Behind `after`; with `tail`, the last lines. `last` of the answer is the `after` of the next page.
+         */
+        get: operations["logs_of_run"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/runs/{run_id}/logs/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Follow
+         * @description Follow what bodies log: `line` events from the run's beginning, behind `after`, or behind `Last-Event-ID`.
+         *
+         *     Ends a moment after the run has.
+         */
+        get: operations["logs_follow"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/runs/{run_id}/migrate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Migrate
+         * @description Move a paused run to another version of its workflow. What has ended stands; a task that has begun keeps its
+         *     name, its kind and its position. With `dry_run` nothing happens: the answer says what stands in the way.
+         */
+        post: operations["runs_migrate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/runs/{run_id}/objects/{sha256}": {
         parameters: {
             query?: never;
@@ -570,6 +1020,48 @@ export interface paths {
          *     `pausing` for as long as something of it runs, then `paused`.
          */
         post: operations["runs_pause"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/runs/{run_id}/priority": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Prioritise
+         * @description Change the place of a run's tasks in the queues of pools, also of those that wait already. Each point is worth a
+         *     minute of waiting, so whoever waits long enough is next all the same.
+         */
+        post: operations["pools_prioritise"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/runs/{run_id}/relations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Relations
+         * @description The task that asked for this run, and the runs that its own tasks have asked for, in the order of the graph; of
+         *     one task the last is that of its latest hand-out.
+         */
+        get: operations["runs_list_relations"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -745,6 +1237,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/session": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Session
+         * @description Who calls, what they may, and in a browser the token that its writes carry.
+         */
+        get: operations["access_get_session"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/signals": {
         parameters: {
             query?: never;
@@ -808,8 +1320,8 @@ export interface paths {
         put?: never;
         /**
          * Create
-         * @description Subscribe a workflow to a topic: every record from then on starts a run, once. The same content again is the
-         *     same one.
+         * @description Subscribe to a topic: every record from then on starts a run, or says a signal, once. The same content again is
+         *     the same one.
          */
         post: operations["subscriptions_create"];
         delete?: never;
@@ -999,6 +1511,51 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List All
+         * @description Tokens, newest first, with those that have expired or were revoked; never their secrets.
+         */
+        get: operations["tokens_list_all"];
+        put?: never;
+        /**
+         * Create
+         * @description Make a token. Its secret stands in this answer and nowhere else, so an `Idempotency-Key` is refused: its answer
+         *     would be stored.
+         */
+        post: operations["tokens_create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/tokens/{token_id}/revoke": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Revoke
+         * @description End a token and the sessions made from it. Every process refuses it within ten seconds.
+         */
+        post: operations["tokens_revoke"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/workers": {
         parameters: {
             query?: never;
@@ -1044,6 +1601,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/workflows/check": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Check
+         * @description Say what publishing this content would lead to, and publish nothing: which version it would be, what is different
+         *     from the latest one, and which runs are in flight on which version. A wrong definition is refused as by a publish.
+         */
+        post: operations["workflows_check"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/workflows/{workflow}": {
         parameters: {
             query?: never;
@@ -1058,6 +1636,47 @@ export interface paths {
         get: operations["workflows_get"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/workflows/{workflow}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Pause
+         * @description Pause all runs of a workflow: those that are open are told one by one, those that are started from now on begin
+         *     paused. What was handed out goes on to its end.
+         */
+        post: operations["pauses_pause"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/workflows/{workflow}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Resume
+         * @description End the pause of a workflow. Runs that were paused by themselves stay so.
+         */
+        post: operations["pauses_resume"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1086,6 +1705,27 @@ export interface paths {
          *     again. 429 when too much is under way.
          */
         post: operations["runs_start"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/workflows/{workflow}/versions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Versions
+         * @description The latest version of a workflow, and the older ones that have runs in flight: how many, since when, and which
+         *     bodies workers must keep for them.
+         */
+        get: operations["workflows_list_versions"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1122,6 +1762,29 @@ export interface components {
             run_id: string;
         };
         /**
+         * ApiToken
+         * @description A token, without its secret.
+         */
+        ApiToken: {
+            /** Format: date-time */
+            created_at: string;
+            created_by: string;
+            /** Format: date-time */
+            expires_at: string;
+            last_used_at: string | null;
+            name: string;
+            revoked_at: string | null;
+            revoked_by: string | null;
+            roles: string[];
+            scopes: string[];
+            token_id: string;
+        };
+        /** ApiTokenPage */
+        ApiTokenPage: {
+            items: components["schemas"]["ApiToken"][];
+            next: string | null;
+        };
+        /**
          * AppliedOffset
          * @description How far a partition has been applied; whether its log goes that far, only Kafka knows.
          */
@@ -1133,20 +1796,67 @@ export interface components {
         };
         /** Approval */
         Approval: {
+            answer: unknown;
             approval_id: string;
             approvers: unknown;
             /** Format: date-time */
             asked_at: string;
             comment: string | null;
+            context: unknown;
             decided_at: string | null;
             decided_by: string | null;
+            digest: string;
             expires_at: string | null;
+            form: unknown;
+            needed: number;
+            no_self_approval: boolean;
+            on_expiry: string;
             run_id: string;
             status: string;
             task: string;
             task_id: string;
             title: string;
+            votes: unknown;
             workflow: string;
+        };
+        /** ApprovalDetail */
+        ApprovalDetail: {
+            answer: unknown;
+            approval_id: string;
+            approvers: unknown;
+            /** Format: date-time */
+            asked_at: string;
+            comment: string | null;
+            context: unknown;
+            decided_at: string | null;
+            decided_by: string | null;
+            digest: string;
+            expires_at: string | null;
+            form: unknown;
+            history: components["schemas"]["ApprovalEntry"][];
+            needed: number;
+            no_self_approval: boolean;
+            on_expiry: string;
+            record: components["schemas"]["Vote"][];
+            run_id: string;
+            status: string;
+            task: string;
+            task_id: string;
+            timers: components["schemas"]["ApprovalTimer"][];
+            title: string;
+            votes: unknown;
+            workflow: string;
+        };
+        /**
+         * ApprovalEntry
+         * @description Something else that happened to it.
+         */
+        ApprovalEntry: {
+            actor: string;
+            /** Format: date-time */
+            at: string;
+            detail: unknown;
+            kind: string;
         };
         /**
          * ApprovalFilter
@@ -1158,6 +1868,17 @@ export interface components {
             items: components["schemas"]["Approval"][];
             next: string | null;
         };
+        /**
+         * ApprovalTimer
+         * @description A reminder, or a step of the escalation.
+         */
+        ApprovalTimer: {
+            due_at: string | null;
+            fired_at: string | null;
+            kind: string;
+            number: number;
+            to: unknown;
+        };
         /** Attempt */
         Attempt: {
             attempt: number;
@@ -1167,6 +1888,7 @@ export interface components {
             finished_at: string | null;
             outcome: string;
             output: unknown;
+            round: number | null;
             started_at: string | null;
             token: number;
             worker: string;
@@ -1176,12 +1898,156 @@ export interface components {
             items: components["schemas"]["Attempt"][];
             next: string | null;
         };
+        /**
+         * AuditItem
+         * @description One act through the API.
+         */
+        AuditItem: {
+            act: string;
+            actor: string;
+            address: string;
+            /** Format: date-time */
+            at: string;
+            audit_id: string;
+            reason: string;
+            request_id: string;
+            target: string;
+            token_id: string | null;
+        };
+        /** AuditPage */
+        AuditPage: {
+            items: components["schemas"]["AuditItem"][];
+            next: string | null;
+        };
+        /**
+         * Blocked
+         * @description What stands in the way of moving runs to a version.
+         */
+        Blocked: {
+            runs: number;
+            task: string;
+            why: string;
+        };
+        /** Bulk */
+        Bulk: {
+            act: string;
+            bulk_id: string;
+            /** Format: date-time */
+            created_at: string;
+            created_by: string;
+            done: number;
+            filter: unknown;
+            finished_at: string | null;
+            gone: number;
+            left: number;
+            rate: number;
+            reason: string;
+            refused: number;
+            selected: number;
+            status: string;
+            stopped: number;
+            stopped_by: string | null;
+        };
+        /** BulkBody */
+        BulkBody: {
+            /** @enum {unknown} */
+            act: "cancel" | "migrate" | "pause" | "release" | "rerun" | "resume" | "terminate";
+            /** @default false */
+            dry_run: boolean;
+            filter: components["schemas"]["BulkFilter"];
+            /** @default 10 */
+            rate: number;
+            /** @default  */
+            reason: string;
+        };
         /** BulkDiscardBody */
         BulkDiscardBody: {
             /** @default false */
             dry_run: boolean;
             filter: components["schemas"]["DeadLetterFilter"];
             reason: string;
+        };
+        /**
+         * BulkEffect
+         * @description Tasks that would run again, as in the preview of one rerun.
+         */
+        BulkEffect: {
+            effect: string;
+            protected_by: string | null;
+            tasks: number;
+        };
+        /**
+         * BulkFilter
+         * @description Which runs: all that is given must hold, and something must be.
+         */
+        BulkFilter: {
+            /** @default null */
+            run_ids: string[] | null;
+            /** @default null */
+            since: string | null;
+            /** @default null */
+            status: components["schemas"]["RunStatus"] | components["schemas"]["RunStatus"][] | null;
+            /** @default null */
+            until: string | null;
+            /** @default null */
+            version: number | null;
+            /** @default null */
+            workflow: string | null;
+        };
+        /** BulkItem */
+        BulkItem: {
+            dead_letter_id: string | null;
+            done_at: string | null;
+            later: string | null;
+            outcome: string | null;
+            reason: string | null;
+            run_id: string | null;
+        };
+        /** BulkItemPage */
+        BulkItemPage: {
+            items: components["schemas"]["BulkItem"][];
+            next: string | null;
+        };
+        /** BulkPage */
+        BulkPage: {
+            items: components["schemas"]["Bulk"][];
+            next: string | null;
+        };
+        /** BulkPreview */
+        BulkPreview: {
+            act: string;
+            count: number;
+            done: number;
+            dry_run: boolean;
+            effects: components["schemas"]["BulkEffect"][];
+            foreseen: number;
+            has_more: boolean;
+            refused: components["schemas"]["Refusals"][];
+            run_ids: string[];
+        };
+        /** BulkProgress */
+        BulkProgress: {
+            act: string;
+            bulk_id: string;
+            /** Format: date-time */
+            created_at: string;
+            created_by: string;
+            done: number;
+            filter: unknown;
+            finished_at: string | null;
+            gone: number;
+            later: {
+                [key: string]: number;
+            };
+            left: number;
+            rate: number;
+            reason: string;
+            refusals: components["schemas"]["Refusals"][];
+            refused: number;
+            selected: number;
+            status: string;
+            stopped: number;
+            stopped_by: string | null;
         };
         /** BulkReplay */
         BulkReplay: {
@@ -1276,9 +2142,27 @@ export interface components {
             /** @default 0 */
             seconds: number;
         };
+        /**
+         * ChildRun
+         * @description A run that a task has asked for.
+         */
+        ChildRun: {
+            /** Format: date-time */
+            asked_at: string;
+            cancel_asked_at: string | null;
+            ended_at: string | null;
+            reason: string | null;
+            run_id: string;
+            started_at: string | null;
+            status: string;
+            task: string;
+            token: number;
+            version: number | null;
+            waits: boolean;
+            workflow: string;
+        };
         /** CommentBody */
         CommentBody: {
-            /** @default  */
             comment: string;
         };
         /** DeadLetter */
@@ -1451,11 +2335,53 @@ export interface components {
             comment: string;
             /** @enum {unknown} */
             decision: "approve" | "reject";
+            form?: unknown;
+        };
+        /** Delegation */
+        Delegation: {
+            delegation_id: string;
+            ended_by: string | null;
+            /** Format: date-time */
+            ends_at: string;
+            from: string;
+            /** Format: date-time */
+            made_at: string;
+            made_by: string;
+            reason: string;
+            /** Format: date-time */
+            starts_at: string;
+            to: string;
+        };
+        /** DelegationBody */
+        DelegationBody: {
+            /** Format: date-time */
+            ends_at: string;
+            from: string;
+            /** @default  */
+            reason: string;
+            /** @default null */
+            starts_at: string | null;
+            to: string;
+        };
+        /** DelegationList */
+        DelegationList: {
+            items: components["schemas"]["Delegation"][];
         };
         /** Diagnosis */
         Diagnosis: {
             checks: components["schemas"]["CheckResult"][];
             ok: boolean;
+        };
+        /**
+         * Difference
+         * @description From the latest version to what is to be published.
+         */
+        Difference: {
+            added: string[];
+            changed: components["schemas"]["TaskChange"][];
+            fields: string[];
+            moved: string[];
+            removed: string[];
         };
         /** DiscardBody */
         DiscardBody: {
@@ -1487,6 +2413,11 @@ export interface components {
             message: string;
             path: string;
         };
+        /**
+         * For
+         * @enum {string}
+         */
+        For: "me";
         /** Health */
         Health: {
             /** @enum {unknown} */
@@ -1528,6 +2459,74 @@ export interface components {
             items: components["schemas"]["Task"][];
             next: string | null;
         };
+        /** Link */
+        Link: {
+            /** Format: date-time */
+            expires_at: string;
+            url: string;
+        };
+        /** LinkBody */
+        LinkBody: {
+            /** @default 259200 */
+            expires_in: number;
+            for: string;
+            /** @default null */
+            role: string | null;
+        };
+        /**
+         * LogLine
+         * @description What a body logged.
+         */
+        LogLine: {
+            /** Format: date-time */
+            at: string;
+            attempt: number;
+            fields: unknown | null;
+            /** @enum {unknown} */
+            level: "debug" | "error" | "info" | "warning";
+            line_id: number;
+            logger: string;
+            message: string;
+            task: string;
+            token: number;
+            worker: string;
+        };
+        /** LogPage */
+        LogPage: {
+            items: components["schemas"]["LogLine"][];
+            last: number;
+        };
+        /** LoginBody */
+        LoginBody: {
+            token: string;
+        };
+        /** LoginCode */
+        LoginCode: {
+            /** Format: date-time */
+            expires_at: string;
+            path: string;
+        };
+        /** MigrateBody */
+        MigrateBody: {
+            /** @default false */
+            dry_run: boolean;
+            /** @default  */
+            reason: string;
+            /** @default null */
+            version: number | null;
+        };
+        /**
+         * Migration
+         * @description A run that is moved to another version, or what stands in the way.
+         */
+        Migration: {
+            dry_run: boolean;
+            from_version: number;
+            obstacles: components["schemas"]["Obstacle"][];
+            run_id: string;
+            to_version: number;
+            workflow: string;
+        };
         /** MinuteOfRuns */
         MinuteOfRuns: {
             /** Format: date-time */
@@ -1535,6 +2534,20 @@ export interface components {
             counts: {
                 [key: string]: number;
             };
+        };
+        /**
+         * Moves
+         * @description Which runs in flight could be moved to a version, once they are paused.
+         */
+        Moves: {
+            looked_at: number;
+            movable: number;
+            obstacles: components["schemas"]["Blocked"][];
+        };
+        /** Obstacle */
+        Obstacle: {
+            task: string | null;
+            why: string;
         };
         /** Offer */
         Offer: {
@@ -1571,6 +2584,20 @@ export interface components {
             workers_live: number;
             workers_lost: number;
         };
+        /**
+         * ParentRun
+         * @description The run of which a task has asked for this one.
+         */
+        ParentRun: {
+            depth: number;
+            run_id: string;
+            status: components["schemas"]["RunStatus"];
+            task: string;
+            token: number;
+            version: number;
+            waits: boolean;
+            workflow: string;
+        };
         /** ParkedTask */
         ParkedTask: {
             error: unknown;
@@ -1597,6 +2624,63 @@ export interface components {
             taken_at: string;
             topic: string;
             topic_id: string;
+        };
+        /** Pause */
+        Pause: {
+            /** Format: date-time */
+            paused_at: string;
+            paused_by: string;
+            reason: string;
+            runs: {
+                [key: string]: number;
+            };
+            workflow: string;
+        };
+        /** PausePage */
+        PausePage: {
+            items: components["schemas"]["Pause"][];
+            next: string | null;
+        };
+        /** Pool */
+        Pool: {
+            created_at: string | null;
+            held: number;
+            /** @default [] */
+            holders: components["schemas"]["PoolTask"][];
+            is_set: boolean;
+            limit: number | null;
+            name: string;
+            rate: string | null;
+            updated_at: string | null;
+            updated_by: string;
+            /** @default [] */
+            waiters: components["schemas"]["PoolTask"][];
+            waiting: number;
+        };
+        /** PoolBody */
+        PoolBody: {
+            /** @default null */
+            limit: number | null;
+            /** @default null */
+            rate: string | null;
+        };
+        /** PoolPage */
+        PoolPage: {
+            items: components["schemas"]["Pool"][];
+            next: string | null;
+        };
+        /**
+         * PoolTask
+         * @description A task that holds a slot, or waits for one.
+         */
+        PoolTask: {
+            priority: number;
+            run_id: string;
+            /** Format: date-time */
+            since: string;
+            task: string;
+            token: number;
+            workflow: string;
         };
         /** PostBody */
         PostBody: {
@@ -1629,6 +2713,12 @@ export interface components {
             items: components["schemas"]["PostedSignal"][];
             next: string | null;
         };
+        /** PriorityBody */
+        PriorityBody: {
+            priority: number;
+            /** @default  */
+            reason: string;
+        };
         /**
          * Problem
          * @description RFC 9457 problem details; `code` is stable and has a section in docs/errors.md.
@@ -1642,6 +2732,21 @@ export interface components {
             status: number;
             title: string;
             type: string;
+        };
+        /**
+         * PublishCheck
+         * @description What a publish of this content would lead to; nothing was published.
+         */
+        PublishCheck: {
+            difference: components["schemas"]["Difference"] | null;
+            digest: string;
+            latest_version: number | null;
+            moves: components["schemas"]["Moves"];
+            name: string;
+            runs: components["schemas"]["RunsInFlight"][];
+            /** @enum {unknown} */
+            verdict: "first" | "latest" | "new" | "older";
+            version: number;
         };
         /** Published */
         Published: {
@@ -1662,6 +2767,24 @@ export interface components {
             slots: number;
             workers: number;
         };
+        /** QueuePause */
+        QueuePause: {
+            held: number;
+            /** Format: date-time */
+            paused_at: string;
+            paused_by: string;
+            queue: string;
+            reason: string;
+        };
+        /** QueuePaused */
+        QueuePaused: {
+            paused: boolean;
+            queue: string;
+        };
+        /** QueuePauses */
+        QueuePauses: {
+            items: components["schemas"]["QueuePause"][];
+        };
         /** ReasonBody */
         ReasonBody: {
             /** @default  */
@@ -1676,6 +2799,7 @@ export interface components {
             partition: number;
             reason: string | null;
             run_id: string | null;
+            signal_id: string | null;
             topic: string;
         };
         /** RecordFatePage */
@@ -1688,6 +2812,17 @@ export interface components {
             encoding: string;
             name: string;
             value: string | null;
+        };
+        /** Refusals */
+        Refusals: {
+            count: number;
+            reason: string;
+        };
+        /** RelationPage */
+        RelationPage: {
+            items: components["schemas"]["ChildRun"][];
+            next: string | null;
+            parent: components["schemas"]["ParentRun"] | null;
         };
         /** RelayHealth */
         RelayHealth: {
@@ -1737,6 +2872,7 @@ export interface components {
             /** @enum {unknown} */
             effect: "did_not_happen" | "first" | "none" | "repeats";
             effect_key: string | null;
+            items: number | null;
             protected_by: ("effect_key" | "lookup" | "person") | null;
             status: components["schemas"]["TaskStatus"];
             task: string;
@@ -1784,7 +2920,7 @@ export interface components {
          * RunStatus
          * @enum {unknown}
          */
-        RunStatus: "cancelled" | "completed" | "failed" | "needs_attention" | "paused" | "pausing" | "running" | "terminated" | "waiting";
+        RunStatus: "cancelled" | "compensated" | "compensating" | "compensation_failed" | "completed" | "failed" | "needs_attention" | "paused" | "pausing" | "running" | "terminated" | "waiting";
         /** RunSummary */
         RunSummary: {
             counts: {
@@ -1794,6 +2930,31 @@ export interface components {
             run_id: string;
             status: components["schemas"]["RunStatus"];
             workflow: string;
+        };
+        /**
+         * RunsInFlight
+         * @description Runs of one version and status that have not ended.
+         */
+        RunsInFlight: {
+            /** Format: date-time */
+            oldest_at: string;
+            oldest_run_id: string;
+            runs: number;
+            status: components["schemas"]["RunStatus"];
+            /** @enum {unknown} */
+            then: "stays";
+            version: number;
+        };
+        /**
+         * Session
+         * @description Who calls.
+         */
+        Session: {
+            csrf_token: string | null;
+            local: boolean;
+            name: string;
+            roles: string[];
+            scopes: string[];
         };
         /** Signal */
         Signal: {
@@ -1822,6 +2983,19 @@ export interface components {
             /** @default null */
             key: string | null;
             name: string;
+        };
+        /**
+         * SignalOfRecord
+         * @description The signal that every record says: to the run that `run` names, or else to whoever waits for its `key`.
+         */
+        SignalOfRecord: {
+            /** @default 1d */
+            keep: string | number;
+            /** @default null */
+            key: string | null;
+            name: string;
+            /** @default null */
+            run: string | null;
         };
         /** SignalPage */
         SignalPage: {
@@ -1874,6 +3048,8 @@ export interface components {
             input?: unknown;
             /** @default null */
             key: string | null;
+            /** @default 0 */
+            priority: number;
             /** @default null */
             run_id: string | null;
             /** @default null */
@@ -1893,9 +3069,10 @@ export interface components {
             filter: string | null;
             input: unknown;
             name: string;
+            signal: components["schemas"]["SignalOfRecord"] | null;
             topic: string;
             waits_since: string | null;
-            workflow: string;
+            workflow: string | null;
         };
         /** SubscriptionBody */
         SubscriptionBody: {
@@ -1903,8 +3080,11 @@ export interface components {
             filter: string | null;
             input?: unknown;
             name: string;
+            /** @default null */
+            signal: components["schemas"]["SignalOfRecord"] | null;
             topic: string;
-            workflow: string;
+            /** @default null */
+            workflow: string | null;
         };
         /** SubscriptionPage */
         SubscriptionPage: {
@@ -1940,13 +3120,15 @@ export interface components {
         };
         /**
          * Task
-         * @description A task, or one item of a map.
+         * @description A task, one item of a map, or what undoes a task.
          */
         Task: {
             approval_id: string | null;
             attempt: number;
             attempts_max: number;
             changed_at: string | null;
+            compensation: components["schemas"]["TaskStatus"] | null;
+            deadline_at: string | null;
             due_at: string | null;
             error: unknown;
             index: number;
@@ -1957,6 +3139,7 @@ export interface components {
             output: unknown;
             progress: unknown;
             queue: string;
+            rounds: number;
             run: string | null;
             run_id: string;
             session_id: string | null;
@@ -1964,6 +3147,12 @@ export interface components {
             status: components["schemas"]["TaskStatus"];
             task_id: string;
             token: number;
+            workflow: string | null;
+        };
+        /** TaskChange */
+        TaskChange: {
+            fields: string[];
+            task: string;
         };
         /** TaskPage */
         TaskPage: {
@@ -1999,6 +3188,39 @@ export interface components {
          * @enum {unknown}
          */
         TaskStatus: "cancelled" | "completed" | "failed" | "pending" | "queued" | "running" | "skipped" | "waiting";
+        /** TokenBody */
+        TokenBody: {
+            expires?: string;
+            name: string;
+            /** @default [] */
+            roles: string[];
+            scopes: ("admin" | "approve" | "operate" | "read")[];
+        };
+        /** TokenCreated */
+        TokenCreated: {
+            secret: string;
+            token: components["schemas"]["ApiToken"];
+        };
+        /**
+         * VersionRuns
+         * @description A version, and the runs that still hold to it.
+         */
+        VersionRuns: {
+            bodies: string[];
+            digest: string;
+            in_flight: number;
+            is_latest: boolean;
+            /** Format: date-time */
+            published_at: string;
+            published_by: string;
+            runs: components["schemas"]["RunsInFlight"][];
+            version: number;
+        };
+        /** VersionRunsList */
+        VersionRunsList: {
+            items: components["schemas"]["VersionRuns"][];
+            name: string;
+        };
         /** VersionSummary */
         VersionSummary: {
             digest: string;
@@ -2006,6 +3228,30 @@ export interface components {
             published_at: string;
             published_by: string;
             version: number;
+        };
+        /**
+         * Vote
+         * @description One decision, as it is on record.
+         */
+        Vote: {
+            address: string;
+            /** Format: date-time */
+            at: string;
+            by: string;
+            comment: string | null;
+            decision: string;
+            digest: string;
+            form: unknown;
+            in_place_of: string | null;
+            role: string | null;
+            source: string;
+            voter: string;
+        };
+        /** VoteBody */
+        VoteBody: {
+            /** @default  */
+            comment: string;
+            form?: unknown;
         };
         /** Worker */
         Worker: {
@@ -2041,6 +3287,14 @@ export interface components {
             items: components["schemas"]["WorkflowSummary"][];
             next: string | null;
         };
+        /**
+         * WorkflowPaused
+         * @description What was asked; its runs follow.
+         */
+        WorkflowPaused: {
+            paused: boolean;
+            workflow: string;
+        };
         /** WorkflowSummary */
         WorkflowSummary: {
             /** Format: date-time */
@@ -2074,6 +3328,8 @@ export interface operations {
         parameters: {
             query?: {
                 status?: components["schemas"]["ApprovalFilter"];
+                /** @description Only those that wait for whoever asks */
+                for?: components["schemas"]["For"] | null;
                 /** @description Items on a page */
                 limit?: number;
                 /** @description `next` of the page before */
@@ -2094,7 +3350,16 @@ export interface operations {
                     "application/json": components["schemas"]["ApprovalPage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2143,16 +3408,25 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Approval */
+            /** @description ApprovalDetail */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Approval"];
+                    "application/json": components["schemas"]["ApprovalDetail"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2205,7 +3479,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path: {
@@ -2214,6 +3488,127 @@ export interface operations {
             cookie?: never;
         };
         requestBody?: {
+            content: {
+                "application/json": components["schemas"]["VoteBody"];
+            };
+        };
+        responses: {
+            /** @description Approval */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Approval"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    approvals_comment: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                approval_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
             content: {
                 "application/json": components["schemas"]["CommentBody"];
             };
@@ -2228,7 +3623,146 @@ export interface operations {
                     "application/json": components["schemas"]["Approval"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    approval_links_make: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                approval_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LinkBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description Link */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Link"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2317,7 +3851,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path: {
@@ -2327,7 +3861,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["CommentBody"];
+                "application/json": components["schemas"]["VoteBody"];
             };
         };
         responses: {
@@ -2340,7 +3874,16 @@ export interface operations {
                     "application/json": components["schemas"]["Approval"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2423,6 +3966,527 @@ export interface operations {
             };
         };
     };
+    tokens_list_acts: {
+        parameters: {
+            query?: {
+                /** @description Items on a page */
+                limit?: number;
+                /** @description `next` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description AuditPage */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditPage"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    bulk_list_all: {
+        parameters: {
+            query?: {
+                /** @description Items on a page */
+                limit?: number;
+                /** @description `next` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description BulkPage */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkPage"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    bulk_start: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BulkBody"];
+            };
+        };
+        responses: {
+            /** @description BulkPreview */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkPreview"];
+                };
+            };
+            /** @description Bulk */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Bulk"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    bulk_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                bulk_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description BulkProgress */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkProgress"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    bulk_items: {
+        parameters: {
+            query?: {
+                /** @description Only items with this outcome */
+                outcome?: ("done" | "refused" | "gone" | "stopped") | null;
+                /** @description Items on a page */
+                limit?: number;
+                /** @description `next` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path: {
+                bulk_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description BulkItemPage */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkItemPage"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    bulk_stop: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                bulk_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description BulkProgress */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkProgress"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     dead_letters_list_all: {
         parameters: {
             query?: {
@@ -2466,7 +4530,16 @@ export interface operations {
                     "application/json": components["schemas"]["DeadLetterPage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2510,7 +4583,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path?: never;
@@ -2531,7 +4604,16 @@ export interface operations {
                     "application/json": components["schemas"]["DeadLettersDiscarded"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2648,7 +4730,16 @@ export interface operations {
                     "application/json": components["schemas"]["DeadLetterGroupPage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2692,7 +4783,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path?: never;
@@ -2722,7 +4813,16 @@ export interface operations {
                     "application/json": components["schemas"]["BulkReplay"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2819,7 +4919,16 @@ export interface operations {
                     "application/json": components["schemas"]["BulkReplayPage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2877,7 +4986,16 @@ export interface operations {
                     "application/json": components["schemas"]["BulkReplayProgress"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2944,7 +5062,16 @@ export interface operations {
                     "application/json": components["schemas"]["BulkReplayProgress"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3038,7 +5165,16 @@ export interface operations {
                     "application/json": components["schemas"]["DeadLetterContext"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3091,7 +5227,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path: {
@@ -3114,7 +5250,16 @@ export interface operations {
                     "application/json": components["schemas"]["DeadLetterClosed"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3203,7 +5348,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path: {
@@ -3226,7 +5371,16 @@ export interface operations {
                     "application/json": components["schemas"]["DeadLetterClosed"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3309,6 +5463,302 @@ export interface operations {
             };
         };
     };
+    delegations_list_all: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description DelegationList */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DelegationList"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    delegations_make: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DelegationBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description Delegation */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Delegation"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    delegations_end: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                delegation_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "*/*"?: never;
+            };
+        };
+        responses: {
+            /** @description Delegation */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Delegation"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     health_doctor: {
         parameters: {
             query?: never;
@@ -3327,7 +5777,16 @@ export interface operations {
                     "application/json": components["schemas"]["Diagnosis"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3384,7 +5843,16 @@ export interface operations {
                     "text/event-stream": string;
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3449,7 +5917,16 @@ export interface operations {
                     "application/json": components["schemas"]["Health"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3483,6 +5960,231 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Health"];
+                };
+            };
+        };
+    };
+    access_log_in: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LoginBody"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    access_create_code: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description LoginCode */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LoginCode"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    access_log_out: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
         };
@@ -3526,7 +6228,16 @@ export interface operations {
                     "application/json": components["schemas"]["Overview"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3587,8 +6298,744 @@ export interface operations {
                     "application/json": components["schemas"]["ParkedTaskPage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pauses_list_all: {
+        parameters: {
+            query?: {
+                /** @description Items on a page */
+                limit?: number;
+                /** @description `next` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description PausePage */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PausePage"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pools_list_all: {
+        parameters: {
+            query?: {
+                /** @description Items on a page */
+                limit?: number;
+                /** @description `next` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description PoolPage */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PoolPage"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pools_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Pool */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Pool"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pools_put: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PoolBody"];
+            };
+        };
+        responses: {
+            /** @description Pool */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Pool"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pools_delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Removed */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pauses_list_of_queues: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description QueuePauses */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QueuePauses"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pauses_pause_of_queue: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                queue: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ReasonBody"];
+            };
+        };
+        responses: {
+            /** @description QueuePaused */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QueuePaused"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pauses_resume_of_queue: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                queue: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ReasonBody"];
+            };
+        };
+        responses: {
+            /** @description QueuePaused */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QueuePaused"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3652,7 +7099,16 @@ export interface operations {
                     "application/json": components["schemas"]["RunPage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3710,7 +7166,16 @@ export interface operations {
                     "application/json": components["schemas"]["Run"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3763,7 +7228,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path: {
@@ -3786,7 +7251,16 @@ export interface operations {
                     "application/json": components["schemas"]["Accepted"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3890,7 +7364,16 @@ export interface operations {
                     "text/event-stream": string;
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3966,7 +7449,16 @@ export interface operations {
                     "application/json": components["schemas"]["Explanation"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4038,7 +7530,16 @@ export interface operations {
                     "application/json": components["schemas"]["HistoryPage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4085,28 +7586,135 @@ export interface operations {
             };
         };
     };
-    runs_read_object: {
+    logs_of_run: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Name of a task, or of an item: `pages.17` */
+                task?: string | null;
+                attempt?: number | null;
+                /** @description And above */
+                level?: "debug" | "info" | "warning" | "error";
+                /** @description Somewhere in the message or fields, in any case */
+                q?: string | null;
+                /** @description Only lines behind this `line_id` */
+                after?: number;
+                tail?: boolean;
+                limit?: number;
+            };
             header?: never;
             path: {
                 run_id: string;
-                sha256: string;
             };
             cookie?: never;
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
+            /** @description LogPage */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogPage"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    logs_follow: {
+        parameters: {
+            query?: {
+                /** @description Name of a task, or of an item: `pages.17` */
+                task?: string | null;
+                attempt?: number | null;
+                /** @description And above */
+                level?: "debug" | "info" | "warning" | "error";
+                /** @description Somewhere in the message or fields, in any case */
+                q?: string | null;
+                /** @description Only lines behind this `line_id` */
+                after?: number;
+            };
+            header?: never;
+            path: {
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Events */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": unknown;
+                    "text/event-stream": string;
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4126,6 +7734,15 @@ export interface operations {
             };
             /** @description The request is wrong; `errors` says where */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too much at once; try again after `Retry-After` seconds */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4153,13 +7770,13 @@ export interface operations {
             };
         };
     };
-    runs_pause: {
+    runs_migrate: {
         parameters: {
             query?: never;
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path: {
@@ -4169,20 +7786,38 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["ReasonBody"];
+                "application/json": components["schemas"]["MigrateBody"];
             };
         };
         responses: {
-            /** @description Accepted */
+            /** @description A run that is moved to another version, or what stands in the way. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Migration"];
+                };
+            };
+            /** @description A run that is moved to another version, or what stands in the way. */
             202: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Accepted"];
+                    "application/json": components["schemas"]["Migration"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4265,13 +7900,413 @@ export interface operations {
             };
         };
     };
+    runs_read_object: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                run_id: string;
+                sha256: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    runs_pause: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ReasonBody"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pools_prioritise: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PriorityBody"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    runs_list_relations: {
+        parameters: {
+            query?: {
+                /** @description Items on a page */
+                limit?: number;
+                /** @description `next` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path: {
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description RelationPage */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RelationPage"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     runs_release: {
         parameters: {
             query?: never;
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path: {
@@ -4303,7 +8338,16 @@ export interface operations {
                     "application/json": components["schemas"]["Accepted"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4392,7 +8436,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path: {
@@ -4424,7 +8468,16 @@ export interface operations {
                     "application/json": components["schemas"]["Rerun"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4513,7 +8566,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path: {
@@ -4536,7 +8589,16 @@ export interface operations {
                     "application/json": components["schemas"]["Accepted"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4644,7 +8706,16 @@ export interface operations {
                     "application/json": components["schemas"]["SignalPage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4697,7 +8768,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path: {
@@ -4729,7 +8800,16 @@ export interface operations {
                     "application/json": components["schemas"]["Signal"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4837,7 +8917,16 @@ export interface operations {
                     "application/json": components["schemas"]["SpanPage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4909,7 +8998,16 @@ export interface operations {
                     "application/json": components["schemas"]["TaskPage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4984,7 +9082,16 @@ export interface operations {
                     "application/json": components["schemas"]["ItemPage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5046,7 +9153,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path: {
@@ -5069,7 +9176,16 @@ export interface operations {
                     "application/json": components["schemas"]["Accepted"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5152,6 +9268,71 @@ export interface operations {
             };
         };
     };
+    access_get_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Who calls. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Session"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     signals_list_all: {
         parameters: {
             query?: {
@@ -5175,7 +9356,16 @@ export interface operations {
                     "application/json": components["schemas"]["PostedSignalPage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5219,7 +9409,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path?: never;
@@ -5249,7 +9439,16 @@ export interface operations {
                     "application/json": components["schemas"]["PostedSignal"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5343,7 +9542,16 @@ export interface operations {
                     "application/json": components["schemas"]["PostedSignal"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5413,7 +9621,16 @@ export interface operations {
                     "application/json": components["schemas"]["SubscriptionPage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5457,7 +9674,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path?: never;
@@ -5487,7 +9704,16 @@ export interface operations {
                     "application/json": components["schemas"]["Subscription"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5588,7 +9814,16 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5662,7 +9897,16 @@ export interface operations {
                     "application/json": components["schemas"]["RecordFatePage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5727,7 +9971,16 @@ export interface operations {
                     "application/json": components["schemas"]["System"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5776,7 +10029,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A task, or one item of a map. */
+            /** @description A task, one item of a map, or what undoes a task. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5785,7 +10038,16 @@ export interface operations {
                     "application/json": components["schemas"]["Task"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5838,7 +10100,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path: {
@@ -5861,7 +10123,16 @@ export interface operations {
                     "application/json": components["schemas"]["Approval"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5969,7 +10240,16 @@ export interface operations {
                     "application/json": components["schemas"]["AttemptPage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6036,7 +10316,16 @@ export interface operations {
                     "application/json": components["schemas"]["Explanation"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6089,7 +10378,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path: {
@@ -6112,7 +10401,16 @@ export interface operations {
                     "application/json": components["schemas"]["TaskResolved"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6201,7 +10499,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path: {
@@ -6224,7 +10522,315 @@ export interface operations {
                     "application/json": components["schemas"]["Accepted"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    tokens_list_all: {
+        parameters: {
+            query?: {
+                /** @description Items on a page */
+                limit?: number;
+                /** @description `next` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description ApiTokenPage */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiTokenPage"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    tokens_create: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TokenBody"];
+            };
+        };
+        responses: {
+            /** @description TokenCreated */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenCreated"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    tokens_revoke: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                token_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ReasonBody"];
+            };
+        };
+        responses: {
+            /** @description A token, without its secret. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiToken"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6330,7 +10936,16 @@ export interface operations {
                     "application/json": components["schemas"]["WorkerPage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6391,7 +11006,16 @@ export interface operations {
                     "application/json": components["schemas"]["WorkflowPage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6435,7 +11059,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path?: never;
@@ -6466,7 +11090,118 @@ export interface operations {
                     "application/json": components["schemas"]["Published"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    workflows_check: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": Record<string, never>;
+                "application/yaml": string;
+            };
+        };
+        responses: {
+            /** @description What a publish of this content would lead to; nothing was published. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PublishCheck"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6551,7 +11286,16 @@ export interface operations {
                     "application/json": components["schemas"]["Workflow"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6562,6 +11306,248 @@ export interface operations {
             };
             /** @description No such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pauses_pause: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                workflow: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ReasonBody"];
+            };
+        };
+        responses: {
+            /** @description What was asked; its runs follow. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkflowPaused"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pauses_resume: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                workflow: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ReasonBody"];
+            };
+        };
+        responses: {
+            /** @description What was asked; its runs follow. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkflowPaused"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6625,7 +11611,16 @@ export interface operations {
                     "application/json": components["schemas"]["RunPage"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6678,7 +11673,7 @@ export interface operations {
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
-                /** @description Who acts, for the record. */
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
                 "Headrace-Actor"?: string;
             };
             path: {
@@ -6710,7 +11705,16 @@ export interface operations {
                     "application/json": components["schemas"]["Run"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6802,6 +11806,82 @@ export interface operations {
             };
         };
     };
+    workflows_list_versions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                workflow: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description VersionRunsList */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VersionRunsList"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     workflows_get_one_version: {
         parameters: {
             query?: never;
@@ -6823,7 +11903,16 @@ export interface operations {
                     "application/json": components["schemas"]["WorkflowVersion"];
                 };
             };
-            /** @description Refused: from a page of another origin, or through an address that is not the loopback */
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
                 headers: {
                     [name: string]: unknown;

@@ -26,6 +26,9 @@ const PRESETS: { word: string; status: string }[] = [
   { word: "Completed", status: "completed" },
   { word: "Cancelled", status: "cancelled" },
   { word: "Terminated", status: "terminated" },
+  { word: "Compensating", status: "compensating" },
+  { word: "Compensated", status: "compensated" },
+  { word: "Compensation failed", status: "compensation_failed" },
 ];
 
 const COLUMNS: Column<Run>[] = [

@@ -23,7 +23,7 @@ export function TriggersPage() {
   const columns: Column<Subscription>[] = [
     { id: "name", head: "Subscription", width: "minmax(130px, 1.2fr)", cell: (row) => <b className="clip">{row.name}</b> },
     { id: "topic", head: "Topic", width: "minmax(130px, 1.2fr)", cell: (row) => <span className="mono clip">{row.topic}</span> },
-    { id: "workflow", head: "Starts", width: "minmax(110px, 1fr)", cell: (row) => <Link to={`/workflows/${row.workflow}`} className="link clip">{row.workflow}</Link> },
+    { id: "workflow", head: "Starts or signals", width: "minmax(110px, 1fr)", cell: (row) => (row.workflow ? <Link to={`/workflows/${row.workflow}`} className="link clip">{row.workflow}</Link> : <span className="clip">signal {row.signal?.name}</span>) },
     { id: "state", head: "State", width: "110px", cell: (row) => (row.waits_since ? <Status of="late" word="waits" /> : <Status of="live" word={row.enabled ? "reads" : "off"} />) },
   ];
   return (
@@ -52,13 +52,13 @@ function OneSubscription({ subscription }: { subscription: Subscription }) {
     { id: "at", head: "At", width: "92px", cell: (row) => <Instant at={row.at} /> },
     { id: "place", head: "Offset", width: "92px", right: true, cell: (row) => <span className="num"><span className="faint">{row.partition}/</span>{row.offset}</span> },
     { id: "fate", head: "Fate", width: "112px", cell: (row) => <Status of={row.fate} /> },
-    { id: "what", head: "Run or reason", width: "minmax(140px, 1fr)", cell: (row) => (row.run_id ? <Link to={`/runs/${row.run_id}`} className="link mono clip">{subscription.workflow}-{row.run_id.slice(-6)}</Link> : <span className="muted clip">{row.reason ?? (row.fate === "filtered" ? "the filter is not true for it" : "")}</span>) },
+    { id: "what", head: "Run or reason", width: "minmax(140px, 1fr)", cell: (row) => (row.run_id ? <Link to={`/runs/${row.run_id}`} className="link mono clip">{subscription.workflow ?? "run"}-{row.run_id.slice(-6)}</Link> : <span className="muted clip">{row.reason ?? (row.signal_id ? `signal ${row.signal_id}` : row.fate === "filtered" ? "the filter is not true for it" : "")}</span>) },
   ];
   return (
     <Panel title={subscription.name} className="detail" aside={<ActButton icon="trash" kind="danger" act={() => deleteSubscription(subscription.name, subscription.topic)}>Delete …</ActButton>}>
       {subscription.waits_since && <Notice tone="warn" icon="clock">Its records wait in Kafka since <Instant at={subscription.waits_since} /> because too many runs are under way. They are read when there is room.</Notice>}
-      <Facts items={[["Topic", <code>{subscription.topic}</code>], ["Starts", <Link to={`/workflows/${subscription.workflow}`} className="link">{subscription.workflow}</Link>], ["Filter", subscription.filter ? <code>{subscription.filter}</code> : <span className="muted">every record</span>], ["Made", <Instant at={subscription.created_at} />]]} />
-      {subscription.input !== null && <Payload name="Input, from the record" value={subscription.input} />}
+      <Facts items={[["Topic", <code>{subscription.topic}</code>], subscription.signal ? ["Signals", <code>{subscription.signal.name}{subscription.signal.key ? ` ${subscription.signal.key}` : ""}{subscription.signal.run ? ` to ${subscription.signal.run}` : ""}</code>] : ["Starts", <Link to={`/workflows/${subscription.workflow}`} className="link">{subscription.workflow}</Link>], ["Filter", subscription.filter ? <code>{subscription.filter}</code> : <span className="muted">every record</span>], ["Made", <Instant at={subscription.created_at} />]]} />
+      {subscription.input !== null && <Payload name={subscription.signal ? "Data, from the record" : "Input, from the record"} value={subscription.input} />}
       <h3>Records</h3>
       {list.query.error ? <Failure error={list.query.error} /> : !list.query.data ? <Loading rows={3} /> : (
         <DataTable height={14} label="Records and their fates, newest first" rows={list.rows} columns={columns} keyOf={(row) => `${row.partition}/${row.offset}/${row.at}`} more={list.more} onMore={list.fetchMore} empty={<Empty icon="triggers" title="No record was read yet."><Command text={`headrace send ${subscription.topic} '{}'`} /></Empty>} />

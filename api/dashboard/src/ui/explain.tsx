@@ -17,7 +17,7 @@ const ALARMS = new Set([
   "NOT_LISTED", "STREAMS_AWAY", "KAFKA_AWAY", "SWEEP_LATE", "RELAY_AWAY", "RELAY_BEHIND", "SLOT_LOST", "TICKS_LATE", "PARTITION_UNOWNED", "PARTITION_SILENT",
   "APPROVAL_EXPIRED", "TIMER_OVERDUE", "BODY_UNKNOWN", "STILL_HELD",
 ]);
-const WAITS = new Set(["PAUSED", "SIGNAL_AWAITED", "APPROVAL_OPEN", "WAIT", "BACKOFF"]);
+const WAITS = new Set(["PAUSED", "SIGNAL_AWAITED", "CHILD_OPEN", "APPROVAL_OPEN", "WAIT", "BACKOFF"]);
 
 export function toneOfCause(code: string): Tone {
   if (FAULTS.has(code) || BAD.has(code)) return "bad";

@@ -22,6 +22,9 @@ const LOOKS: Record<string, Look> = {
   pausing: { icon: "pause", word: "pausing", tone: "warn" },
   paused: { icon: "pause", word: "paused", tone: "warn" },
   terminated: { icon: "stop", word: "terminated", tone: "idle" },
+  compensating: { icon: "replay", word: "compensating", tone: "busy" },
+  compensated: { icon: "replay", word: "compensated", tone: "warn" },
+  compensation_failed: { icon: "cross", word: "compensation failed", tone: "bad" },
   // attempts
   lost: { icon: "alert", word: "lost", tone: "warn" },
   returned: { icon: "replay", word: "handed back", tone: "idle" },
@@ -42,6 +45,7 @@ const LOOKS: Record<string, Look> = {
   refused: { icon: "cross", word: "refused", tone: "bad" },
   // records
   started: { icon: "play", word: "started", tone: "ok" },
+  signalled: { icon: "triggers", word: "signalled", tone: "ok" },
   duplicate: { icon: "copy", word: "duplicate", tone: "idle" },
   filtered: { icon: "filter", word: "filtered", tone: "idle" },
   // workers and parts

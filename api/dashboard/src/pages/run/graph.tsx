@@ -21,6 +21,7 @@ interface Spec {
   approval?: { title?: string };
   signal?: { name?: string } | string;
   map?: unknown;
+  workflow?: { name?: string };
   wait?: { for?: string; until?: string };
   queue?: string;
 }
@@ -64,7 +65,7 @@ export function Graph({ id, definition, spans, selected, onSelect }: { id: strin
           name,
           status: task?.status ?? "",
           more: describe(spec, task),
-          icon: spec.approval ? "person" : spec.wait ? "clock" : spec.signal ? "triggers" : spec.map ? "runs" : null,
+          icon: spec.approval ? "person" : spec.wait ? "clock" : spec.signal ? "triggers" : spec.workflow ? "workflows" : spec.map ? "runs" : null,
           join: joinWord(spec),
           hasNeeds: Boolean(spec.needs?.length),
         },
@@ -113,7 +114,7 @@ export function Graph({ id, definition, spans, selected, onSelect }: { id: strin
 
 function describe(spec: Spec, task: Schemas["TaskSpans"] | undefined): string {
   const signal = typeof spec.signal === "string" ? spec.signal : spec.signal?.name;
-  const what = signal ? `signal ${signal}` : spec.wait ? (spec.wait.for ? `waits ${spec.wait.for}` : "waits until an instant") : spec.approval && !spec.run ? "approval" : (spec.run ?? "");
+  const what = signal ? `signal ${signal}` : spec.workflow ? `workflow ${spec.workflow.name ?? ""}` : spec.wait ? (spec.wait.for ? `waits ${spec.wait.for}` : "waits until an instant") : spec.approval && !spec.run ? "approval" : (spec.run ?? "");
   if (task?.items) return itemsWord(task.items);
   if (!task?.token) return what;
   const took = bodyMs(task);

@@ -12,6 +12,7 @@ import { RunOfPayloads } from "../../ui/json";
 import { Copy, Empty, Failure, Loading, Tabs } from "../../ui/parts";
 import { Progress } from "../../ui/progress";
 import { Status } from "../../ui/status";
+import { LogsTab } from "./logs";
 import { ApprovalsTab, DataTab, DefinitionTab, HistoryTab } from "./tabs";
 import { TaskPanel } from "./task_panel";
 import { TasksTab } from "./tasks";
@@ -44,6 +45,7 @@ export function RunPage({ params }: { params: Record<string, string> }) {
     { id: "graph", word: "Graph" },
     { id: "tasks", word: "Tasks", count: total },
     { id: "history", word: "History", count: run.row_version },
+    { id: "logs", word: "Logs" },
     { id: "data", word: "Data" },
     { id: "approvals", word: "Approvals and signals" },
     { id: "definition", word: "Definition" },
@@ -60,6 +62,7 @@ export function RunPage({ params }: { params: Record<string, string> }) {
           {tab === "graph" && <Suspense fallback={<Loading />}><Graph run={run} spans={spans.data} selected={task} onSelect={setTask} /></Suspense>}
           {tab === "tasks" && (spans.data ? <TasksTab spans={spans.data} selected={task} onSelect={setTask} /> : <Loading />)}
           {tab === "history" && <HistoryTab run={run} onSelect={setTask} />}
+          {tab === "logs" && <LogsTab run={run} onSelect={setTask} />}
           {tab === "data" && <DataTab run={run} spans={spans.data} />}
           {tab === "approvals" && <ApprovalsTab run={run} spans={spans.data} />}
           {tab === "definition" && <DefinitionTab run={run} />}

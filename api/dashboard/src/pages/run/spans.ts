@@ -76,7 +76,7 @@ export function segmentsOf(tasks: TaskSpans[], begin: number, now: number): Segm
         break;
       default:
         if (task.kind !== "body" || !task.spans.length) {
-          const kind = task.kind === "wait" ? "asleep" : task.kind === "approval" || task.kind === "signal" ? "waiting" : task.kind === "map" ? (task.status as Segment["kind"]) : "queued";
+          const kind = task.kind === "wait" ? "asleep" : task.kind === "approval" || task.kind === "signal" || task.kind === "workflow" ? "waiting" : task.kind === "map" ? (task.status as Segment["kind"]) : "queued";
           add({ kind, from: at, to: changed });
         }
     }

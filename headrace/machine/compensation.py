@@ -1,0 +1,82 @@
+"""Compensations: a run that failed or was cancelled undoes what its tasks did, see the package."""
+
+from typing import Final
+
+from headrace.machine.actions import Transition
+from headrace.machine.draft import put
+from headrace.machine.handout import hand_out
+from headrace.machine.place import compensation_of, is_compensation, task_of
+from headrace.machine.plan import Plan
+from headrace.machine.reason import LOST
+from headrace.machine.run_state import RunState, TaskState, count_undone
+from headrace.machine.status import (
+    COMPLETED,
+    PENDING,
+    SKIPPED,
+    TERMINAL,
+    CompensationCounts,
+    RunStatus,
+)
+
+UNDONE: Final = frozenset({RunStatus.FAILED, RunStatus.CANCELLED})
+"""How a run would end that undoes what it did first."""
+_DOUBTFUL: Final = ("TIMEOUT", "AMBIGUOUS", "DEADLINE", LOST.code)
+
+
+def is_to_undo(task: TaskState) -> bool:
+    """Whether it had an effect, or may have had: it completed; items of it began; or its end leaves open what became of
+    its last attempt. A plain failure says that there is nothing to undo."""
+    if task.status is COMPLETED or task.items:
+        return True
+    error = task.error
+    return task.status is not SKIPPED and error is not None and (error.ambiguous or error.code in _DOUBTFUL)
+
+
+def begin_compensations(plan: Plan, run: RunState, draft: Transition) -> None:
+    """Every task of the graph has ended: undo what they did, the last of each branch first. Nothing happens where
+    they did nothing."""
+    found: dict[int, TaskState] = {}
+    for spec in plan.tasks:
+        if spec.compensation is not None and is_to_undo(draft.tasks.get(spec.index) or run.task(spec.index)):
+            found[compensation_of(spec.index)] = TaskState(PENDING)
+    if not found:
+        return
+    draft.compensations = CompensationCounts(len(found))
+    for place, task in found.items():
+        put(run, draft, place, task)
+    draft.missing.update(count_undone(plan, found))
+    ended: list[int] = []
+    for place in found:
+        if not draft.missing[place]:
+            hand_out(plan, run, draft, place, draft.tasks[place], ended)
+    for place in ended:  # grows while it is walked: an input that cannot be rendered fails one at once
+        compensation_ended(plan, run, draft, place, ended)
+
+
+def compensation_ended(plan: Plan, run: RunState, draft: Transition, place: int, ended: list[int]) -> None:
+    """What came before its task is undone next, once all that needed that is."""
+    if _missing(run, draft, place):
+        return  # it had begun before, and something behind it runs again; that one passes it by
+    passed = [task_of(place)]
+    for index in passed:  # grows while it is walked
+        for need in plan.tasks[index].needs:
+            before = compensation_of(need)
+            draft.missing[before] = missing = _missing(run, draft, before) - 1
+            if missing:
+                continue
+            task = draft.tasks.get(before) or run.tasks.get(before)
+            if task is None or task.status in TERMINAL:
+                passed.append(need)
+            elif task.is_untouched:
+                hand_out(plan, run, draft, before, task, ended)
+
+
+def wait_for_it_again(plan: Plan, run: RunState, draft: Transition) -> None:
+    """A compensation that had failed is replayed: what has not begun waits for it again."""
+    places = [place for place in run.tasks if is_compensation(place)]
+    draft.missing.update(count_undone(plan, {place: draft.tasks.get(place) or run.tasks[place] for place in places}))
+
+
+def _missing(run: RunState, draft: Transition, place: int) -> int:
+    missing = draft.missing.get(place)
+    return run.missing[place] if missing is None else missing

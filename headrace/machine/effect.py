@@ -1,0 +1,79 @@
+"""An effect that may have happened: look it up, or set the task before a person."""
+
+import msgspec
+
+from headrace.errors import PayloadError
+from headrace.machine.actions import Dispatch, KeepOutput, Park, SetTimer, Transition
+from headrace.machine.backoff import backoff
+from headrace.machine.draft import at_rest, clear_timer, put, render_input, withhold
+from headrace.machine.plan import Plan
+from headrace.machine.reason import HANDOUTS_LOST_MAX, LOST
+from headrace.machine.run_state import RunState, TaskState
+from headrace.machine.status import COMPLETED, PAUSES, PENDING, QUEUED, WAITING
+from headrace.messages import Error
+
+
+def doubt_effect(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, error: Error) -> None:
+    """An attempt ended, and nobody knows whether it had its effect: another could repeat it."""
+    if plan.at(index).effect == "reconcile":
+        look_up(plan, run, draft, index, msgspec.structs.replace(task, error=error), 1)
+    else:
+        park(run, draft, index, task, error)
+
+
+def look_up(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, number: int) -> None:
+    """Hand the task's lookup out, with the input that its body had. It is no attempt, and has a token of its own."""
+    if draft.control & PAUSES:
+        return withhold(run, draft, index, msgspec.structs.replace(task, lookups=number), "body")
+    token, error = run.next_token(task), task.error or LOST
+    try:
+        given = render_input(plan, run, draft, index, task)
+    except PayloadError as e:
+        unsent = msgspec.structs.replace(task, token=token)
+        return park(run, draft, index, unsent, error, f"; its lookup has no input: {e.message}")
+    queued = TaskState(
+        QUEUED, task.attempt, token, None, task.retries_from, task.input, error=error, lookups=number,
+        vanished=task.vanished,
+    )  # fmt: skip
+    put(run, draft, index, queued)
+    draft.actions.append(Dispatch(index, task.attempt, token, given, lookup=True))
+
+
+def look_up_again(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState) -> None:
+    """After a lookup that nobody answered: it may not have begun, and a sweep cannot tell."""
+    clear_timer(draft, index, task)
+    vanished = task.vanished + 1
+    if vanished >= HANDOUTS_LOST_MAX:
+        return park(run, draft, index, task, task.error or LOST, "; nobody answers its lookup")
+    look_up(plan, run, draft, index, msgspec.structs.replace(task, vanished=vanished), task.lookups)
+
+
+def lookup_failed(
+    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, error: Error, at: int
+) -> None:
+    """Ask again after the task's own backoff, as often as its body would be tried; then ask a person."""
+    retry, number, doubt = plan.at(index).retry, task.lookups, task.error or LOST
+    clear_timer(draft, index, task)
+    if not error.retryable or number >= retry.attempts:
+        return park(run, draft, index, task, doubt, f"; its lookup failed: {error.message}")
+    due_at = at + max(1, backoff(retry, number, b"%b/%d/%d/lookup" % (run.key, index, task.token)))
+    waiting = msgspec.structs.replace(at_rest(task, PENDING, doubt, due_at), lookups=number + 1)
+    put(run, draft, index, waiting)
+    draft.actions.append(SetTimer(index, task.token, "backoff", due_at))
+
+
+def take_as_done(
+    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, output: bytes, ended: list[int]
+) -> None:
+    """The effect happened, so the task is done; no attempt of it said so."""
+    draft.actions.append(KeepOutput(index, output))
+    kept = output if plan.at(index).is_referenced else None
+    put(run, draft, index, TaskState(COMPLETED, task.attempt, task.token, None, task.retries_from, output=kept))
+    ended.append(index)
+
+
+def park(run: RunState, draft: Transition, index: int, task: TaskState, error: Error, more: str = "") -> None:
+    message = f"attempt {task.attempt} may have had its effect: {error.message}{more}"
+    doubt = Error("AMBIGUOUS", message, error.type, error.trace, retryable=False)
+    put(run, draft, index, at_rest(task, WAITING, doubt))
+    draft.actions.append(Park(index, task.token, doubt))

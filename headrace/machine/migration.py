@@ -1,0 +1,99 @@
+"""Moving a run in flight to another version: what stands in the way, and the move itself.
+
+A task is a number, its position in the graph, in every row, record, timer and nonce. So a task that was touched keeps
+its position: what was added stands behind it, and what was not touched may be anything. A touched task keeps its name,
+which is in its effect key, and its kind. The run is paused and nothing of it runs: no answer is under way that the new
+version would have to understand, and what newly may begin is withheld until somebody resumes the run.
+"""
+
+from typing import NamedTuple
+
+from headrace.machine.actions import Transition
+from headrace.machine.close import close_decision
+from headrace.machine.deadline import drop_run_deadline
+from headrace.machine.draft import skip
+from headrace.machine.join import count_needs
+from headrace.machine.place import task_of
+from headrace.machine.plan import Plan, TaskPlan
+from headrace.machine.run_state import UNTOUCHED, RunState
+from headrace.machine.status import COMPLETED, TERMINAL, RunStatus
+from headrace.machine.turn import ready
+from headrace.messages import Error
+
+
+class Obstacle(NamedTuple):
+    """Why a run cannot be moved to a version, or cannot yet."""
+
+    task: str | None
+    """None: the run as a whole."""
+    why: str
+
+
+def find_obstacles(new: Plan, run: RunState) -> list[Obstacle]:
+    """All of them, the run's own first, then in the order of the graph; none: it can be moved now."""
+    found: list[Obstacle] = []
+    if run.plan.name != new.name:
+        found.append(Obstacle(None, f"{new.name} is another workflow than {run.plan.name}"))
+    if run.status is not RunStatus.PAUSED:
+        found.append(Obstacle(None, why_not_paused(run.status)))
+    if run.compensations is not None:
+        found.append(Obstacle(None, "the run undoes what it did: it has ended, but for that"))
+    for index in sorted({task_of(place) for place in run.tasks}):
+        if (why := _why_not(run, new, index)) is not None:
+            found.append(Obstacle(run.plan.tasks[index].name, why))
+    return found
+
+
+def why_not_paused(status: RunStatus) -> str:
+    return f"the run is {status}: pause it, and wait until nothing of it runs"
+
+
+def _why_not(run: RunState, new: Plan, index: int) -> str | None:
+    spec = run.plan.tasks[index]
+    moved = new.index.get(spec.name)
+    if moved is None:
+        return f"it has begun, and version {new.version} has no such task"
+    if moved != index:
+        return f"it has begun as task {index + 1}, and is task {moved + 1} now: add new tasks behind it"
+    task, other = run.task(index), new.tasks[index]
+    if _kind(other) != _kind(spec):
+        return f"it has begun as {_kind(spec)}, and is {_kind(other)} now"
+    if task.status not in TERMINAL and _limits(other) != _limits(spec):
+        return f"it is open with {_limits(spec)}, and has {_limits(other)} now"
+    if other.is_referenced and task.status is COMPLETED and task.output is None:
+        return "its output was not kept, and would be read now"
+    return None
+
+
+def _kind(spec: TaskPlan) -> str:
+    parts: dict[str, object] = {
+        "approval": spec.approval, "wait": spec.wait, "signal": spec.signal, "map": spec.map, "run": spec.run
+    }  # fmt: skip
+    if spec.child is not None:
+        parts["workflow" if spec.child.is_awaited else "workflow, which it does not wait for"] = spec.child
+    return "a task with " + " and ".join(name for name, part in parts.items() if part is not None)
+
+
+def _limits(spec: TaskPlan) -> str:
+    parts = {"deadline": spec.deadline, "start_within": spec.start_within, "repeat": spec.repeat}
+    return " and ".join(name for name, part in parts.items() if part is not None) or "no deadline and no repeat"
+
+
+def migrate(plan: Plan, run: RunState, new: Plan, at: int) -> Transition | None:
+    """Move the run, or None while anything stands in the way. What has ended stands as it ended; every other join is
+    counted anew."""
+    if plan.version_id == new.version_id or find_obstacles(new, run):
+        return None
+    draft, ended = Transition(run), list[int]()
+    draft.plan = new
+    undecided = [spec.index for spec in new.tasks if run.tasks.get(spec.index, UNTOUCHED).is_untouched]
+    answers = {index: count_needs(new, run, draft, index) for index in undecided}
+    for index, answer in answers.items():
+        if isinstance(answer, Error):
+            skip(run, draft, index, run.task(index), answer, ended)
+        elif answer is not None:
+            ready(new, run, draft, index, run.task(index), ended, at)
+    close_decision(new, run, draft, ended, at)
+    if new.deadline is None:
+        drop_run_deadline(run, draft)
+    return draft

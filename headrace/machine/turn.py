@@ -1,0 +1,103 @@
+"""A task's turn: what stands between its join and its body, and where it goes on after a pause or by a person."""
+
+import msgspec
+
+from headrace.errors import PayloadError
+from headrace.machine.actions import Transition
+from headrace.machine.child import start_child
+from headrace.machine.deadline import begin_deadline
+from headrace.machine.draft import bury, outputs_of, skip, withhold
+from headrace.machine.effect import doubt_effect, look_up
+from headrace.machine.handout import hand_out
+from headrace.machine.mapping import begin_map
+from headrace.machine.plan import Plan
+from headrace.machine.reason import CONDITION_FALSE, RERUN
+from headrace.machine.run_state import UNTOUCHED, RunState, TaskState
+from headrace.machine.status import PAUSES
+from headrace.machine.waiting import ask, begin_wait, listen
+from headrace.messages import Error
+
+
+def ready(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int) -> None:
+    """Its join allows the task to run: skip it, ask, wait, start its child, or hand it out."""
+    spec = plan.tasks[index]
+    if draft.control & PAUSES:
+        return withhold(run, draft, index, task, "turn")
+    if spec.is_plain and task is UNTOUCHED:
+        return hand_out(plan, run, draft, index, task, ended)
+    if spec.condition is not None:
+        try:
+            holds = spec.condition.evaluate(run.input, outputs_of(plan, run, draft))
+        except PayloadError as e:
+            undecided = msgspec.structs.replace(task, token=run.next_token(task))  # every dead letter has its own
+            return bury(run, draft, index, undecided, Error(e.reason, e.message, retryable=False), ended)
+        if not holds:
+            return skip(run, draft, index, task, CONDITION_FALSE, ended)
+    if spec.deadline is not None and not begin_deadline(plan, run, draft, index, task, ended, at):
+        return None
+    if spec.wait is not None:
+        return begin_wait(plan, run, draft, index, task, ended, at)
+    if spec.signal is not None:
+        return listen(plan, run, draft, index, task, ended, at)
+    if spec.child is not None:
+        return start_child(plan, run, draft, index, task, ended, at)
+    if spec.approval is None:
+        return begin_body(plan, run, draft, index, task, ended)
+    ask(plan, run, draft, index, task, ended)
+
+
+def begin_body(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:
+    """Hand its body out. A rerun may find that it had its effect already: then its policy is asked first, as after an
+    end that is ambiguous."""
+    effect = plan.tasks[index].effect
+    if task.attempt and effect != "idempotent":
+        if effect == "manual":  # a person may fail it: every dead letter of a task has a token of its own
+            task = msgspec.structs.replace(task, token=run.next_token(task))
+        return doubt_effect(plan, run, draft, index, task, RERUN)
+    _set_going(plan, run, draft, index, task, ended)
+
+
+def begin_again(
+    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int
+) -> None:
+    """An operator sends it out again: nothing asks its join or its condition, but its approval is not gone round."""
+    is_refused = _was_refused(run.task(index))
+    if draft.control & PAUSES:
+        return withhold(run, draft, index, task, "turn" if is_refused else "again")
+    if plan.at(index).deadline is not None and not begin_deadline(plan, run, draft, index, task, ended, at):
+        return
+    if plan.at(index).approval is not None and (is_refused or not task.attempt):
+        ask(plan, run, draft, index, task, ended)
+    elif plan.at(index).wait is not None:
+        begin_wait(plan, run, draft, index, task, ended, at)
+    elif plan.at(index).signal is not None:
+        listen(plan, run, draft, index, task, ended, at)
+    elif plan.at(index).child is not None:
+        start_child(plan, run, draft, index, task, ended, at)
+    else:
+        _set_going(plan, run, draft, index, task, ended)
+
+
+def _set_going(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:
+    """Its body, or those of its items."""
+    begin_it = hand_out if plan.at(index).map is None else begin_map
+    begin_it(plan, run, draft, index, task, ended)
+
+
+def begin_withheld(
+    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int
+) -> None:
+    how, task = task.withheld, msgspec.structs.replace(task, withheld="")
+    if how == "turn":
+        ready(plan, run, draft, index, task, ended, at)
+    elif how == "again":
+        begin_again(plan, run, draft, index, task, ended, at)
+    elif task.lookups:
+        look_up(plan, run, draft, index, task, task.lookups)
+    else:
+        _set_going(plan, run, draft, index, task, ended)
+
+
+def _was_refused(task: TaskState) -> bool:
+    """By its approval: it is asked again, also when bodies of it began before that question."""
+    return task.error is not None and task.error.code in ("REJECTED", "EXPIRED")

@@ -1,0 +1,408 @@
+"""One act on many runs over the API, carried out by the sweep and applied by a run agent that the test drives."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from pydantic import SecretStr
+from uuid_utils import uuid7
+
+from api.app import create_app
+from api.settings import ApiSettings
+from state.bulk_steps import step
+from tests.caller import HEADERS
+from tests.integration.test_dead_letters import EVENTS, ORDERS, SECRET, SWEEP, Desk
+
+FAST = {"rate": 1000}
+
+
+class Bulk(Desk):
+    """The same, and bulks."""
+
+    async def ask(self, act: str, *, status: int = 202, **body: Any) -> dict[str, Any]:
+        return await self.post("/bulk", {"act": act, "filter": {"workflow": "orders"}, **FAST, **body}, status=status)
+
+    async def over(self, bulk_id: str, seconds: float = 30) -> dict[str, Any]:
+        """Carry it out to its end."""
+        deadline = time.monotonic() + seconds
+        while (progress := await self.read(f"/bulk/{bulk_id}"))["status"] == "running":
+            assert time.monotonic() < deadline, progress
+            if not await self.step():
+                await asyncio.sleep(0.01)
+        return dict(progress)
+
+    async def items(self, bulk_id: str, **query: Any) -> list[dict[str, Any]]:
+        return list((await self.read(f"/bulk/{bulk_id}/items", limit=200, **query))["items"])
+
+    async def statuses(self, *run_ids: str) -> list[str]:
+        return [(await self.read(f"/runs/{run_id}"))["status"] for run_id in run_ids]
+
+
+@pytest.fixture
+async def bulk(database: str) -> AsyncIterator[Bulk]:
+    settings = ApiSettings(postgres=database, secret=SecretStr(SECRET), api_pool_size=8)
+    app = create_app(settings)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=HEADERS, timeout=20
+        ) as api,
+    ):
+        made = Bulk(database, api, settings)
+        made.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", made.slot)
+        made.epoch = (await made.ownership.lease(EVENTS, "log", [0]))[0][0]
+        for workflow in (ORDERS, {**ORDERS, "name": "others"}):
+            response = await api.post("/workflows", json=workflow)
+            assert response.status_code == 201, response.text
+        yield made
+        made.agent.close()
+        made.database.close()
+        made.query("SELECT pg_drop_replication_slot(%s)", made.slot)
+
+
+# == what it acts on ===================================================================================================
+async def test_a_dry_run_says_what_would_be_done_and_asks_nothing(bulk: Bulk) -> None:
+    open_ = [await bulk.start() for _ in range(3)]
+    await bulk.start(workflow="others")
+    ((failed, _),) = await bulk.bury()
+    shown = await bulk.ask("cancel", dry_run=True, status=200)
+    assert (shown["count"], shown["done"], shown["refused"]) == (3, 3, [])
+    assert (shown["run_ids"], shown["has_more"], shown["act"]) == (open_, False, "cancel")
+    both = {"workflow": "orders", "status": ["running", "failed"]}
+    shown = await bulk.ask("cancel", filter=both, dry_run=True, status=200)
+    assert (shown["count"], shown["done"], shown["run_ids"]) == (4, 3, [*open_, failed])
+    assert shown["refused"] == [{"reason": "the run is failed already", "count": 1}]
+    assert bulk.query("SELECT count(*) FROM bulk") == [(0,)]
+    assert bulk.query("SELECT count(*) FROM inbox") == [(0,)]
+
+
+async def test_a_dry_run_of_a_rerun_says_which_effects_repeat(bulk: Bulk) -> None:
+    failed = [run_id for run_id, _ in await bulk.bury(3)]
+    shown = await bulk.ask("rerun", dry_run=True, status=200)
+    assert (shown["run_ids"], shown["foreseen"]) == (failed, 3)
+    effects = {(each["effect"], each["protected_by"]): each["tasks"] for each in shown["effects"]}
+    assert effects == {("repeats", "effect_key"): 3, ("first", None): 3}
+
+
+async def test_a_filter_finds_what_it_says(bulk: Bulk) -> None:
+    await bulk.start()
+    middle = await bulk.start()
+    ((at,),) = bulk.query("SELECT created_at FROM run WHERE run_id = %s", middle)
+    last = await bulk.start()
+    for filter, found in (
+        ({"since": at.isoformat()}, [middle, last]),
+        ({"since": at.isoformat(), "until": "2020-01-01T00:00:00Z"}, []),
+        ({"workflow": "others"}, []),
+        ({"workflow": "orders", "version": 2}, []),
+        ({"workflow": "orders", "version": 1, "since": at.isoformat()}, [middle, last]),
+        ({"run_ids": [middle]}, [middle]),
+        ({"status": "completed"}, []),
+    ):
+        shown = await bulk.ask("terminate", filter=filter, dry_run=True, status=200)
+        assert shown["run_ids"] == found, filter
+
+
+WRONG: list[dict[str, Any]] = [
+    {},
+    {"filter": {}},
+    {"filter": {"run_ids": []}},
+    {"filter": {"status": []}},
+    {"filter": {"wrong": 1}},
+    {"filter": {"status": "lost"}},
+    {"filter": {"workflow": "orders"}, "rate": 0},
+    {"filter": {"workflow": "orders"}, "act": "replay"},
+]
+
+
+async def test_nobody_ends_everything_by_leaving_something_out(bulk: Bulk) -> None:
+    await bulk.start()
+    for body in WRONG:
+        await bulk.post("/bulk", {"act": "cancel", **body}, status=422)
+    assert bulk.query("SELECT count(*) FROM bulk") == [(0,)]
+
+
+async def test_a_bulk_of_nothing_is_refused_and_an_unknown_one_not_found(bulk: Bulk) -> None:
+    await bulk.ask("cancel", status=409)
+    for id_ in (str(uuid7()), "x"):
+        assert (await bulk.api.get(f"/bulk/{id_}")).status_code == 404
+        assert (await bulk.api.get(f"/bulk/{id_}/items")).status_code == 404
+        await bulk.post(f"/bulk/{id_}/stop", status=404)
+
+
+# == what becomes of it ================================================================================================
+async def test_a_selection_is_frozen_and_every_run_of_it_is_asked_once(bulk: Bulk) -> None:
+    frozen = [await bulk.start() for _ in range(3)]
+    asked = await bulk.ask("cancel", reason="a bad deploy")
+    assert (asked["selected"], asked["left"], asked["status"], asked["created_by"]) == (3, 3, "running", "ana")
+    later = await bulk.start()
+    done = await bulk.over(asked["bulk_id"])
+    assert (done["status"], done["done"], done["refused"], done["left"]) == ("completed", 3, 0, 0)
+    assert done["later"] == {"pending": 3}
+    assert await bulk.apply_requests() == 3
+    assert await bulk.statuses(*frozen, later) == ["cancelled"] * 3 + ["running"]
+    assert (await bulk.read(f"/bulk/{asked['bulk_id']}"))["later"] == {"cancelled": 3}
+    items = await bulk.items(asked["bulk_id"])
+    assert [(item["run_id"], item["outcome"], item["later"]) for item in items] == [
+        (run_id, "done", "cancelled") for run_id in frozen
+    ]
+    assert bulk.query("SELECT DISTINCT actor, detail->>'reason' FROM history WHERE kind = 'cancelled'") == [
+        ("ana", "a bad deploy")
+    ]
+    assert [each["bulk_id"] for each in (await bulk.read("/bulk"))["items"]] == [asked["bulk_id"]]
+
+
+async def test_a_run_that_ended_before_its_turn_is_refused_and_one_that_ends_before_it_is_applied_overtakes(
+    bulk: Bulk,
+) -> None:
+    early, late, met = [await bulk.start() for _ in range(3)]
+    asked = await bulk.ask("cancel")
+    await bulk.fail(early)
+    done = await bulk.over(asked["bulk_id"])
+    assert (done["done"], done["refused"]) == (2, 1)
+    assert done["refusals"] == [{"reason": "the run is failed already", "count": 1}]
+    await bulk.fail(late)
+    await bulk.apply_requests()
+    assert await bulk.statuses(early, late, met) == ["failed", "failed", "cancelled"]
+    items = {item["run_id"]: (item["outcome"], item["later"]) for item in await bulk.items(asked["bulk_id"])}
+    assert items == {early: ("refused", None), late: ("done", "overtaken"), met: ("done", "cancelled")}
+    assert [item["run_id"] for item in await bulk.items(asked["bulk_id"], outcome="refused")] == [early]
+
+
+async def test_a_run_that_is_gone_at_its_turn_holds_nothing_up(bulk: Bulk) -> None:
+    gone, there = [await bulk.start() for _ in range(2)]
+    asked = await bulk.ask("terminate")
+    bulk.query("DELETE FROM run WHERE run_id = %s", gone)
+    done = await bulk.over(asked["bulk_id"])
+    assert (done["done"], done["gone"]) == (1, 1)
+    await bulk.apply_requests()
+    assert await bulk.statuses(there) == ["terminated"]
+    bulk.query("DELETE FROM run WHERE run_id = %s", there)  # as retention does, later
+    assert (await bulk.read(f"/bulk/{asked['bulk_id']}"))["later"] == {"gone": 1}
+
+
+async def test_failed_runs_are_rerun_and_what_became_of_them_is_told(bulk: Bulk) -> None:
+    runs = [run_id for run_id, _ in await bulk.bury(3)]
+    asked = await bulk.ask("rerun", reason="the bank is back")
+    await bulk.over(asked["bulk_id"])
+    assert await bulk.apply_requests() == 3
+    assert await bulk.statuses(*runs) == ["running"] * 3
+    await bulk.succeed(runs[0], output=b'{"total": 1}')
+    await bulk.succeed(runs[0], 1)
+    await bulk.fail(runs[1])
+    later = (await bulk.read(f"/bulk/{asked['bulk_id']}"))["later"]
+    assert later == {"completed": 1, "failed_again": 1, "running": 1}
+
+
+async def test_a_rerun_of_a_run_of_which_something_else_was_asked_is_refused(bulk: Bulk) -> None:
+    (one, _), (two, _) = await bulk.bury(2)
+    await bulk.post(f"/runs/{one}/rerun")
+    asked = await bulk.ask("rerun")
+    done = await bulk.over(asked["bulk_id"])
+    assert (done["done"], done["refused"]) == (1, 1)
+    assert "reran" in done["refusals"][0]["reason"]
+    assert await bulk.apply_requests() == 2
+    assert await bulk.statuses(one, two) == ["running", "running"]
+
+
+async def test_runs_are_moved_to_the_latest_version_each_by_its_own_verdict(bulk: Bulk) -> None:
+    runs = [await bulk.start() for _ in range(3)]
+    await bulk.over((await bulk.ask("pause"))["bulk_id"])
+    await bulk.apply_requests()
+    for run_id in runs[:2]:
+        await bulk.succeed(run_id, output=b'{"total": 1}')
+    assert await bulk.statuses(*runs) == ["paused", "paused", "pausing"]
+    orders: dict[str, Any] = {**ORDERS}
+    more = {**orders, "tasks": {**orders["tasks"], "tell": {"run": "t.tell", "needs": ["validate"]}}}
+    await bulk.post("/workflows", more, status=201)
+    filter = {"workflow": "orders", "status": ["paused", "pausing"]}
+    shown = await bulk.ask("migrate", filter=filter, dry_run=True, status=200)
+    why = "the run is pausing: pause it, and wait until nothing of it runs"
+    assert (shown["count"], shown["done"], shown["refused"]) == (3, 2, [{"reason": why, "count": 1}])
+    asked = await bulk.ask("migrate", reason="tell them")
+    assert (await bulk.over(asked["bulk_id"]))["done"] == 2
+    assert await bulk.apply_requests() == 2
+    assert [(await bulk.read(f"/runs/{run_id}"))["version"] for run_id in runs] == [2, 2, 1]
+    assert (await bulk.read(f"/bulk/{asked['bulk_id']}"))["later"] == {"paused": 2}
+    again = await bulk.over((await bulk.ask("migrate"))["bulk_id"])
+    assert again["refusals"] == [{"reason": "the run is on version 2 already", "count": 2}]
+
+
+async def test_runs_are_paused_and_resumed(bulk: Bulk) -> None:
+    runs = [await bulk.start() for _ in range(2)]
+    for act, status in (("pause", "pausing"), ("resume", "running")):
+        asked = await bulk.ask(act)
+        assert (await bulk.over(asked["bulk_id"]))["done"] == 2
+        await bulk.apply_requests()
+        assert await bulk.statuses(*runs) == [status] * 2
+        assert (await bulk.read(f"/bulk/{asked['bulk_id']}"))["later"] == {status: 2}
+    await bulk.ask("resume", status=409)  # none is paused any more
+
+
+async def test_of_two_bulks_that_ask_the_same_one_has_each_run_but_another_act_has_its_own(bulk: Bulk) -> None:
+    runs = [await bulk.start() for _ in range(5)]
+    body = {"act": "pause", "filter": {"workflow": "orders"}, **FAST}
+    answers = await asyncio.gather(*(bulk.api.post("/bulk", json=body) for _ in range(4)))
+    assert sorted(answer.status_code for answer in answers) == [202] + [409] * 3
+    cancel = await bulk.ask("cancel")
+    assert cancel["selected"] == 5
+    for each in (await bulk.read("/bulk"))["items"]:
+        await bulk.over(each["bulk_id"])
+    assert bulk.query("SELECT kind, count(*) FROM inbox GROUP BY kind ORDER BY kind") == [
+        ("cancelled", 5),
+        ("paused", 5),
+    ]
+    await bulk.apply_requests()
+    assert await bulk.statuses(*runs) == ["cancelled"] * 5
+
+
+async def test_a_stopped_bulk_asks_nothing_more(bulk: Bulk) -> None:
+    for _ in range(3):
+        await bulk.start()
+    asked = await bulk.ask("cancel", rate=0.5)
+    assert await bulk.step() == 1
+    stopped = await bulk.post(f"/bulk/{asked['bulk_id']}/stop", who="bob", status=200)
+    assert [stopped[name] for name in ("status", "stopped_by", "done", "stopped")] == ["stopped", "bob", 1, 2]
+    await bulk.post(f"/bulk/{asked['bulk_id']}/stop", status=409)
+    bulk.query("UPDATE bulk SET next_at = now()")
+    assert await bulk.step() == 0
+    assert bulk.query("SELECT count(*) FROM inbox") == [(1,)]
+
+
+async def test_a_bulk_with_one_idempotency_key_is_one(bulk: Bulk) -> None:
+    await bulk.start()
+    body, headers = {"act": "cancel", "filter": {"workflow": "orders"}}, {"Idempotency-Key": "k"}
+    answers = [await bulk.api.post("/bulk", json=body, headers=headers) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [202, 202]
+    assert answers[0].json()["bulk_id"] == answers[1].json()["bulk_id"]
+
+
+async def test_items_are_paged_and_each_comes_once(bulk: Bulk) -> None:
+    runs = [await bulk.start() for _ in range(5)]
+    asked = await bulk.ask("cancel")
+    found, page = [], None
+    while True:
+        query = {"limit": 2} | ({} if page is None else {"page": page})
+        answer = await bulk.read(f"/bulk/{asked['bulk_id']}/items", **query)
+        found += [item["run_id"] for item in answer["items"]]
+        if (page := answer["next"]) is None:
+            break
+    assert found == runs
+
+
+async def test_replays_of_letters_stand_with_the_other_bulks(bulk: Bulk) -> None:
+    ((_, letter),) = await bulk.bury()
+    replay = await bulk.post("/dead-letters/replay", {"filter": {"workflow": "orders"}, **FAST})
+    (listed,) = (await bulk.read("/bulk"))["items"]
+    assert (listed["bulk_id"], listed["act"]) == (replay["replay_id"], "replay")
+    await bulk.over(replay["replay_id"])
+    await bulk.apply_requests()
+    (item,) = await bulk.items(replay["replay_id"])
+    assert (item["dead_letter_id"], item["run_id"], item["later"]) == (letter, None, "pending")
+    await bulk.start()
+    cancel = await bulk.ask("cancel")
+    assert (await bulk.api.get(f"/dead-letters/replays/{cancel['bulk_id']}")).status_code == 404
+
+
+# == crashes and races =================================================================================================
+async def test_a_step_takes_the_same_statements_for_one_run_as_for_many(bulk: Bulk) -> None:
+    for _ in range(30):
+        await bulk.start()
+    counts = []
+    for ids in (1, 29):
+        chosen = bulk.query("SELECT run_id FROM run WHERE status = 'running' ORDER BY run_id LIMIT %s", ids)
+        await bulk.ask("cancel", filter={"run_ids": [str(run_id) for (run_id,) in chosen]})
+        bulk.query("UPDATE bulk SET next_at = now() - interval '1 s' WHERE finished_at IS NULL")
+        before = _statements(bulk)
+        assert await bulk.step() == ids
+        counts.append(_statements(bulk) - before)
+        await bulk.apply_requests()
+    assert counts[0] == counts[1]
+
+
+def _statements(bulk: Bulk) -> int:
+    """What the sweep's connections executed, as far as the test can tell: calls of psycopg's execute."""
+    return len(EXECUTED)
+
+
+EXECUTED: list[object] = []
+
+
+@pytest.fixture(autouse=True)
+def _count_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    EXECUTED.clear()
+    of = psycopg.AsyncCursor.execute
+
+    async def counted(self: Any, query: Any, *args: Any, **kwargs: Any) -> Any:
+        EXECUTED.append(query)
+        return await of(self, query, *args, **kwargs)
+
+    monkeypatch.setattr(psycopg.AsyncCursor, "execute", counted)
+
+
+async def test_a_step_that_dies_before_its_commit_asks_nothing(bulk: Bulk) -> None:
+    for _ in range(3):
+        await bulk.start()
+    asked = await bulk.ask("cancel")
+    bulk.query("UPDATE bulk SET next_at = now() - interval '1 s'")
+    dying = await psycopg.AsyncConnection.connect(bulk.dsn)
+    assert await step(dying, bulk.store, bulk.plans) == 3
+    bulk.query("SELECT pg_terminate_backend(%s)", dying.info.backend_pid)
+    await dying.close()
+    assert bulk.query("SELECT count(*) FROM inbox") == [(0,)]
+    assert (await bulk.over(asked["bulk_id"]))["done"] == 3
+    assert bulk.query("SELECT count(*), count(DISTINCT run_id) FROM inbox") == [(3, 3)]
+
+
+@pytest.fixture
+def sweep(bulk: Bulk) -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
+    """Start a process that carries bulks out."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> "subprocess.Popen[bytes]":
+        started.append(subprocess.Popen([sys.executable, "-c", SWEEP, bulk.dsn, SECRET], cwd=Path(__file__).parents[2]))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+async def test_a_bulk_killed_half_way_while_runs_end_asks_each_run_once(
+    bulk: Bulk, sweep: Callable[[], "subprocess.Popen[bytes]"]
+) -> None:
+    runs = [await bulk.start() for _ in range(40)]
+    asked = await bulk.ask("cancel", rate=10)
+    done, deadline = "SELECT count(*) FROM bulk_item WHERE outcome IS NOT NULL", time.monotonic() + 120
+    ended = []
+    for wanted in (13, 26, 40):
+        process = sweep()
+        while bulk.query(done)[0][0] < wanted:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            if len(ended) < 10:  # meanwhile some end by themselves, the last first
+                ended.append(runs[-1 - len(ended)])
+                await bulk.fail(ended[-1])
+            await bulk.apply_requests()
+        process.kill()
+        process.wait()
+    await bulk.apply_requests()
+    assert bulk.query("SELECT max(asked) FROM (SELECT count(*) AS asked FROM inbox GROUP BY run_id) AS each") == [(1,)]
+    statuses = dict(zip(runs, await bulk.statuses(*runs), strict=True))
+    shown = {item["run_id"]: item for item in await bulk.items(asked["bulk_id"])}
+    assert len(shown) == 40
+    for run_id, status in statuses.items():
+        item = shown[run_id]
+        assert (status, item["outcome"], item["later"]) in {
+            ("cancelled", "done", "cancelled"),
+            ("failed", "refused", None),
+            ("failed", "done", "overtaken"),
+        }
+    assert list(statuses.values()).count("failed") <= 10

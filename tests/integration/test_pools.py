@@ -1,0 +1,422 @@
+"""Pools on a real Postgres: slots granted by the sweep's own code, taken and freed by the run agent.
+
+No broker is involved: what tells a run of its slot is what a test says, so it may come late, twice, or not at all.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from headrace.errors import ConflictError
+from headrace.messages import Admitted, Due, Lost, Requested, Returned
+from headrace.rate import Rate
+from state.control import pause_run, resume_run
+from state.decisions import cancel_run
+from state.doctor import examine
+from state.pipe import Pipe
+from state.pools import Granted, grant_slots, prioritise_run, remove_pool, say_granted, set_pool
+from state.queries.pool import get_pool, list_holders, list_waiters
+from state.queries.run import count_running
+from streams.sweeps import Sweeps
+from tests.integration.test_run_agent import Engine
+
+WORK: dict[str, Any] = {
+    "name": "work",
+    "tasks": {"load": {"run": "t.load", "pool": "db", "retry": {"attempts": 3, "delay": "1s", "jitter": 0.0}}},
+}
+MANY: dict[str, Any] = {
+    "name": "many",
+    "tasks": {"each": {"run": "t.load", "pool": "db", "map": [*range(6)]}, "last": {"run": "t.end", "needs": "each"}},
+}
+
+
+DELETES = {
+    "pool_waiter": "DELETE FROM pool_waiter RETURNING 1",
+    "pool_slot": "DELETE FROM pool_slot RETURNING 1",
+}
+
+
+class Pools(Engine):
+    """An engine, and the sweep that grants."""
+
+    async def set(self, slots: int | None = None, rate: Rate | None = None, name: str = "db") -> None:
+        async with await psycopg.AsyncConnection.connect(self.dsn) as connection:
+            await set_pool(connection, self.store, name, slots=slots, rate=rate, actor="ada")
+
+    async def grant(self, most: int = 100) -> list[Granted]:
+        async with await psycopg.AsyncConnection.connect(self.dsn) as connection:
+            return await grant_slots(connection, most)
+
+    async def say_again(self, seconds: float = 0.0) -> list[Granted]:
+        async with await psycopg.AsyncConnection.connect(self.dsn) as connection:
+            return await say_granted(connection, seconds, 100)
+
+    def admitted(self, run_id: str, task: int = 0, token: int = 1) -> tuple[str, Admitted]:
+        return run_id, Admitted(task, token, self.nonce(run_id, task, token))
+
+    async def admit(self) -> list[str]:
+        """Grant what is free, and tell the runs; answers which."""
+        granted = await self.grant()
+        if granted:
+            await self.apply(*(self.admitted(str(run_id), task, token) for run_id, task, token in granted))
+        return [str(run_id) for run_id, _, _ in granted]
+
+    async def ask(self, act: Any, run_id: str, *given: Any, **more: Any) -> None:
+        async with await psycopg.AsyncConnection.connect(self.dsn) as connection:
+            await act(connection, self.store, UUID(run_id), *given, **{"reason": "", "actor": "ada", **more})
+        await self.say_requests()
+
+    async def say_requests(self) -> None:
+        rows = self.query("SELECT run_id, inbox_id FROM inbox WHERE applied_at IS NULL ORDER BY created_at, inbox_id")
+        await self.apply(*((str(run_id), Requested(str(inbox_id))) for run_id, inbox_id in rows))
+
+    def held(self) -> int:
+        return int(self.query("SELECT count(*) FROM pool_slot")[0][0])
+
+    def waiting(self) -> int:
+        return int(self.query("SELECT count(*) FROM pool_waiter WHERE granted_at IS NULL")[0][0])
+
+    def state(self, run_id: str) -> str:
+        return str(self.query("SELECT status::text FROM task WHERE run_id = %s", run_id)[0][0])
+
+    async def wrong(self) -> list[str]:
+        async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True) as connection:
+            checks = {check.name: check for check in await examine(connection)}
+        names = ("pools", "statuses", "attempts", "tokens", "history", "waits", "maps", "orphan_timers")
+        return [checks[name].detail for name in names if not checks[name].ok]
+
+
+@pytest.fixture
+async def pools(database: str) -> AsyncIterator[Pools]:
+    made = Pools(database)
+    await made.lease()
+    yield made
+    made.close()
+
+
+async def test_a_task_waits_for_a_slot_holds_it_while_it_works_and_gives_it_back(pools: Pools):
+    await pools.set(1)
+    first, second = await pools.start(WORK), await pools.start(WORK)
+    assert [pools.tasks(run_id) for run_id in (first, second)] == [[("waiting", 0, 1)]] * 2
+    assert (pools.status(first), await pools.wrong()) == ("waiting", [])
+    assert await pools.admit() == [first]
+    assert (pools.tasks(first), pools.state(second)) == ([("queued", 0, 1)], "waiting")
+    assert (pools.held(), await pools.admit(), await pools.wrong()) == (1, [], [])
+    await pools.apply(pools.succeeded(first))
+    assert (pools.status(first), pools.held()) == ("completed", 0)
+    assert await pools.admit() == [second]
+    await pools.apply(pools.succeeded(second))
+    assert (pools.held(), pools.waiting(), await pools.wrong()) == (0, 0, [])
+
+
+async def test_a_task_of_a_pool_that_nobody_has_set_waits(pools: Pools):
+    run_id = await pools.start(WORK)
+    assert await pools.admit() == []
+    async with await psycopg.AsyncConnection.connect(pools.dsn) as connection:
+        row = await get_pool(connection, "default", "db")
+    assert row is not None
+    assert (row.is_set, row.slots, row.held, row.waiting) == (False, None, 0, 1)
+    await pools.set(1)
+    assert await pools.admit() == [run_id]
+
+
+async def test_many_who_grant_at_once_never_grant_more_than_the_limit(pools: Pools):
+    await pools.set(3)
+    run_ids = [await pools.start(WORK) for _ in range(12)]
+    for round in range(4):
+        grants = [asyncio.to_thread(lambda: asyncio.run(pools.grant())) for _ in range(6)]
+        granted = [one for many in await asyncio.gather(*grants) for one in many]
+        assert [str(run_id) for run_id, _, _ in granted] == run_ids[3 * round : 3 * round + 3]
+        assert pools.held() == 3
+        done = [str(run_id) for run_id, _, _ in granted]
+        await pools.apply(*(pools.admitted(run_id) for run_id in done))
+        await pools.apply(*(pools.succeeded(run_id) for run_id in done))
+    assert (pools.held(), pools.waiting(), await pools.wrong()) == (0, 0, [])
+
+
+async def test_who_grants_and_who_frees_at_once_neither_lose_a_slot_nor_leave_one(pools: Pools):
+    """While some are granted by several sweeps, others are cancelled and completed; at the end all is as before."""
+    await pools.set(2)
+    run_ids = [await pools.start(WORK) for _ in range(16)]
+    stop, seen = threading.Event(), list[int]()
+
+    def sweep() -> None:
+        while not stop.is_set():
+            asyncio.run(pools.grant())
+            seen.append(pools.held())
+
+    is_granted = "SELECT FROM pool_waiter WHERE run_id = %s AND granted_at IS NOT NULL"
+    sweeps = [asyncio.create_task(asyncio.to_thread(sweep)) for _ in range(3)]
+    try:
+        for number, run_id in enumerate(run_ids):
+            while number % 3 and not pools.query(is_granted, run_id):  # noqa: ASYNC110  # Postgres tells nobody
+                await asyncio.sleep(0.005)
+            if number % 3 == 1:
+                await pools.apply(pools.admitted(run_id))
+                await pools.apply(pools.succeeded(run_id))
+            else:
+                await pools.ask(cancel_run, run_id)
+    finally:
+        stop.set()
+        await asyncio.gather(*sweeps)
+    assert {pools.status(run_id) for run_id in run_ids} == {"completed", "cancelled"}
+    assert (max(seen), pools.held(), pools.query("SELECT count(*) FROM pool_waiter")) == (2, 0, [(0,)])
+    assert await pools.wrong() == []
+
+
+async def test_b21_what_is_lost_does_not_count_against_its_own_limit(pools: Pools):
+    await pools.set(1)
+    run_id = await pools.start(WORK)
+    await pools.admit()
+    await pools.apply((run_id, Lost(0, 1, pools.nonce(run_id, 0, 1), begun=True)))
+    assert (pools.tasks(run_id), pools.held(), pools.waiting()) == ([("waiting", 1, 2)], 0, 1)
+    assert await pools.admit() == [run_id]
+    assert (pools.tasks(run_id), await pools.wrong()) == ([("queued", 1, 2)], [])
+
+
+async def test_b32_a_slot_ends_with_its_hand_out_also_when_no_body_began(pools: Pools):
+    await pools.set(1)
+    first, second = await pools.start(WORK), await pools.start(WORK)
+    await pools.admit()
+    await pools.apply((first, Lost(0, 1, pools.nonce(first, 0, 1))))
+    assert await pools.admit() == [second], "whoever waited before is next, and not who was lost"
+    await pools.apply((second, Returned(0, 1, pools.nonce(second, 0, 1))))
+    assert await pools.admit() == [first]
+    assert (pools.held(), await pools.wrong()) == (1, [])
+
+
+async def test_b38_a_cancel_in_the_backoff_finds_the_slot_freed_and_its_timer_moves_nothing(pools: Pools):
+    await pools.set(1)
+    first, second = await pools.start(WORK), await pools.start(WORK)
+    await pools.admit()
+    await pools.apply(pools.failed(first))
+    assert (pools.state(first), pools.held()) == ("pending", 0)
+    await pools.ask(cancel_run, first)
+    assert pools.status(first) == "cancelled"
+    await pools.apply((first, Due(0, 1, pools.nonce(first, 0, 1))))
+    assert await pools.admit() == [second]
+    assert (pools.status(first), pools.held(), await pools.wrong()) == ("cancelled", 1, [])
+
+
+async def test_b46_a_cancel_frees_what_was_held_and_nothing_else(pools: Pools):
+    await pools.set(2)
+    run_ids = [await pools.start(WORK) for _ in range(7)]
+    assert await pools.admit() == run_ids[:2]
+    await pools.ask(cancel_run, run_ids[5])
+    assert (await pools.admit(), pools.held()) == ([], 2)
+    await pools.ask(cancel_run, run_ids[0])
+    assert (await pools.admit(), pools.held()) == ([run_ids[2]], 2)
+    assert await pools.wrong() == []
+
+
+async def test_b47_a_replay_and_a_retry_wait_for_their_slot_like_anybody(pools: Pools):
+    await pools.set(1)
+    failed, running = await pools.start(WORK), await pools.start(WORK)
+    await pools.admit()
+    await pools.apply(pools.failed(failed, retryable=False))
+    assert await pools.admit() == [running]
+    body = "INSERT INTO inbox (inbox_id, run_id, kind, body) VALUES (gen_random_uuid(), %s, 'replayed', %s) RETURNING 1"
+    pools.query(body, failed, '{"task": 0, "token": 1}')
+    await pools.say_requests()
+    assert (pools.tasks(failed), await pools.admit(), pools.held()) == ([("waiting", 1, 2)], [], 1)
+    await pools.apply(pools.succeeded(running))
+    assert await pools.admit() == [failed]
+
+
+async def test_lowering_a_limit_stops_nothing_and_grants_nothing_until_so_many_are_free(pools: Pools):
+    await pools.set(3)
+    run_ids = [await pools.start(WORK) for _ in range(5)]
+    await pools.admit()
+    await pools.set(1)
+    assert [pools.state(run_id) for run_id in run_ids] == ["queued"] * 3 + ["waiting"] * 2
+    for run_id in run_ids[:2]:
+        await pools.apply(pools.succeeded(run_id))
+        assert await pools.admit() == []
+    assert pools.held() == 1
+    await pools.apply(pools.succeeded(run_ids[2]))
+    assert await pools.admit() == [run_ids[3]]
+    await pools.set(0)
+    await pools.apply(pools.succeeded(run_ids[3]))
+    assert (await pools.admit(), await pools.wrong()) == ([], [])
+
+
+async def test_a_priority_is_worth_a_minute_a_point_and_can_be_changed_while_it_waits(pools: Pools):
+    await pools.set(1)
+    old, plain, urgent = [await pools.start(WORK) for _ in range(3)]
+    await pools.ask(prioritise_run, urgent, 5)
+    history = "SELECT kind, actor, detail ->> 'priority' FROM history WHERE run_id = %s AND row_version = 2"
+    assert pools.query(history, urgent) == [("prioritised", "ada", "5")]
+    ages = "UPDATE pool_waiter SET ranked_at = ranked_at - interval '6 minutes' WHERE run_id = %s RETURNING 1"
+    pools.query(ages, old)
+    order = []
+    for _ in range(3):
+        (run_id,) = await pools.admit()
+        order.append(run_id)
+        await pools.apply(pools.succeeded(run_id))
+    assert order == [old, urgent, plain], "who has waited for six minutes goes before five points of priority"
+    with pytest.raises(ConflictError):
+        await pools.ask(prioritise_run, urgent, 1)
+
+
+async def test_a_run_that_was_prioritised_keeps_that_for_its_later_waits(pools: Pools):
+    await pools.set(1)
+    first, other = await pools.start(WORK), await pools.start(WORK)
+    await pools.ask(prioritise_run, first, 3)
+    await pools.admit()
+    await pools.apply((first, Lost(0, 1, pools.nonce(first, 0, 1))))
+    assert await pools.admit() == [first]
+    assert pools.state(other) == "waiting"
+
+
+async def test_a_rate_is_kept_by_the_clock_of_the_database(pools: Pools):
+    await pools.set(rate=Rate(2, 60.0))
+    run_ids = [await pools.start(WORK) for _ in range(5)]
+    assert await pools.admit() == run_ids[:2]
+    assert await pools.admit() == []
+    passes = "UPDATE pool SET allowed_at = allowed_at - interval '31 s' RETURNING 1"
+    pools.query(passes)
+    assert await pools.admit() == run_ids[2:3]
+    await pools.apply(*(pools.succeeded(run_id) for run_id in run_ids[:3]))
+    assert await pools.admit() == [], "a slot that is free is no allowance"
+    pools.query("UPDATE pool SET allowed_at = allowed_at - interval '1 day' RETURNING 1")
+    assert await pools.admit() == run_ids[3:]
+    pools.query("UPDATE pool SET allowed_at = now() + interval '1 day' RETURNING 1")
+    more = await pools.start(WORK)
+    assert await pools.admit() == []
+    pools.query(passes)
+    assert await pools.admit() == [more], "a clock that was stepped back holds nobody up for a day"
+
+
+async def test_a_pause_gives_the_slot_back_and_waits_again_behind_it(pools: Pools):
+    await pools.set(1)
+    first, second = await pools.start(WORK), await pools.start(WORK)
+    granted = await pools.grant()
+    await pools.ask(pause_run, first)
+    await pools.apply(pools.admitted(first))
+    assert (pools.state(first), pools.held(), len(granted)) == ("pending", 0, 1)
+    assert await pools.admit() == [second]
+    await pools.ask(resume_run, first)
+    assert (pools.tasks(first), await pools.wrong()) == ([("waiting", 0, 2)], [])
+
+
+async def test_who_was_not_told_is_told_again_and_twice_is_once(pools: Pools):
+    await pools.set(1)
+    run_id = await pools.start(WORK)
+    granted = await pools.grant()
+    assert (await pools.say_again(60.0), await pools.say_again()) == ([], granted)
+    await pools.apply(pools.admitted(run_id), pools.admitted(run_id))
+    assert (pools.tasks(run_id), await pools.say_again()) == ([("queued", 0, 1)], [])
+    assert pools.query("SELECT kind FROM history WHERE run_id = %s ORDER BY row_version", run_id) == [
+        ("started",),
+        ("admitted",),
+    ]
+
+
+async def test_nobody_is_admitted_by_a_record_that_guesses(pools: Pools):
+    run_id = await pools.start(WORK)
+    await pools.apply((run_id, Admitted(0, 1, "0" * 24)))
+    assert pools.state(run_id) == "waiting"
+
+
+@pytest.mark.parametrize("table", ["pool_waiter", "pool_slot"])
+@pytest.mark.parametrize("stage", ["waiting", "granted", "admitted"])
+async def test_rows_that_somebody_took_away_come_back(pools: Pools, table: str, stage: str):
+    await pools.set(1)
+    run_id, other = await pools.start(WORK), await pools.start(WORK)
+    if stage != "waiting":
+        await pools.grant()
+    if stage == "admitted":
+        await pools.apply(pools.admitted(run_id))
+    pools.query("UPDATE task SET changed_at = changed_at - interval '1 minute' RETURNING 1")
+    pools.query(DELETES[table])
+    await restore(pools)
+    for one in (run_id, other):
+        await pools.admit()
+        await pools.apply(*(pools.admitted(str(each), task, token) for each, task, token in await pools.say_again()))
+        assert pools.held() == 1
+        await pools.apply(pools.succeeded(one))
+    assert (pools.held(), pools.waiting(), await pools.wrong()) == (0, 0, [])
+
+
+async def restore(pools: Pools) -> None:
+    """What the sweep does."""
+
+    sweeps = Sweeps(pools.store, pools.plans, None, pools.metrics)  # type: ignore[arg-type]
+    async with await psycopg.AsyncConnection.connect(pools.dsn, autocommit=True) as connection:
+        await sweeps._vanished(connection)
+
+
+async def test_the_doctor_finds_a_slot_without_its_holder_and_a_holder_without_its_slot(pools: Pools):
+    await pools.set(2)
+    first, second = await pools.start(WORK), await pools.start(WORK)
+    await pools.admit()
+    pools.query("UPDATE pool_slot SET token = 7 WHERE run_id = %s RETURNING 1", first)
+    pools.query("DELETE FROM pool_slot WHERE run_id = %s RETURNING 1", second)
+    (wrong,) = await pools.wrong()
+    assert f"a slot of db is held for task {first}.0, which has no use for it" in wrong
+    assert f"task {second}.0 works, and holds no slot of db" in wrong
+
+
+async def test_every_item_of_a_map_holds_a_slot_of_its_own(pools: Pools):
+    await pools.set(2)
+    run_id = await pools.start(MANY)
+    assert (pools.waiting(), pools.status(run_id)) == (6, "waiting")
+    places = []
+    while granted := await pools.grant():
+        assert len(granted) == 2
+        places += [task for _, task, _ in granted]
+        await pools.apply(*(pools.admitted(run_id, task, token) for _, task, token in granted))
+        await pools.apply(*(pools.succeeded(run_id, task, token) for _, task, token in granted))
+    assert places == [10_000 + item for item in range(6)]
+    assert (pools.held(), pools.query("SELECT status::text FROM task WHERE task = 1")) == (0, [("queued",)])
+    assert await pools.wrong() == []
+
+
+async def test_a_pool_shows_its_holders_and_its_queue_in_order_and_goes_when_nobody_needs_it(pools: Pools):
+    await pools.set(1)
+    run_ids = [await pools.start(WORK) for _ in range(3)]
+    await pools.ask(prioritise_run, run_ids[2], 1)
+    await pools.admit()
+    async with await psycopg.AsyncConnection.connect(pools.dsn) as connection:
+        holders = await list_holders(connection, "default", "db", limit=10)
+        waiters = await list_waiters(connection, "default", "db", limit=10)
+        assert [str(row.run_id) for row in holders] == [run_ids[2]]
+        assert [str(row.run_id) for row in waiters] == run_ids[:2]
+        with pytest.raises(ConflictError):
+            await remove_pool(connection, pools.store, "db")
+    for run_id in run_ids:
+        await pools.ask(cancel_run, run_id)
+    async with await psycopg.AsyncConnection.connect(pools.dsn) as connection:
+        await remove_pool(connection, pools.store, "db")
+        assert await get_pool(connection, "default", "db") is None
+
+
+async def test_runs_that_wait_for_slots_count_as_under_way(pools: Pools):
+    """So that starts are answered with 429, and records wait in Kafka, before the queue of a pool fills the disk."""
+    await pools.set(1)
+    for _ in range(3):
+        await pools.start(WORK)
+    await pools.start(MANY)
+    await pools.admit()
+    async with await psycopg.AsyncConnection.connect(pools.dsn) as connection:
+        assert [await count_running(connection, limit) for limit in (100, 4, 2)] == [4, 4, 2]
+
+
+async def test_plain_tasks_send_no_statement_of_pools(pools: Pools, monkeypatch: pytest.MonkeyPatch):
+    sent: list[str] = []
+    run = Pipe.run
+
+    def noting(pipe: Pipe, calls: Any) -> None:
+        sent.extend(name for name, _ in calls)
+        run(pipe, calls)
+
+    monkeypatch.setattr(Pipe, "run", noting)
+    run_id = await pools.start()
+    await pools.apply(pools.succeeded(run_id))
+    assert not {"await_slots", "leave_queues", "free_slots", "set_priorities"} & set(sent)
+    assert "complete_tasks" in sent

@@ -1,0 +1,156 @@
+"""Moving a run in flight to another version: what stands, what is counted anew, and what stands in the way."""
+
+import pytest
+
+from headrace.machine import Dispatch, Finish, Migrated, RunStatus
+from headrace.machine.migration import find_obstacles
+from headrace.machine.plan import WaitPlan
+from tests.unit.machine_model import Spec, Trial, plan_of, task
+from tests.unit.test_machine_pairs import STATES, states_of
+
+HOUR = 3_600_000_000
+OLD = (task("check"), task("pause", "check", run=None, wait=WaitPlan(length=HOUR)), task("charge", "pause"))
+
+READS = task("more", "check", template="${{ tasks.check.output }}")
+HAS_BEGUN = "it has begun as a task with {}, and is a task with {} now"
+
+
+def waiting() -> Trial:
+    """`check` is done, `pause` waits, `charge` is untouched; the run is paused, and nothing of it runs."""
+    trial = Trial(*OLD)
+    assert trial.succeed("check", b'{"total":1}')
+    assert trial.pause()
+    assert trial.status is RunStatus.PAUSED
+    return trial
+
+
+def obstacles(trial: Trial, *specs: Spec) -> list[tuple[str | None, str]]:
+    return [(each.task, each.why) for each in find_obstacles(plan_of(*specs, version_id=1), trial.run)]
+
+
+# == what a move does ==================================================================================================
+def test_a_move_keeps_what_has_ended_and_what_waits():
+    trial = waiting()
+    before = states_of(trial)[:2]
+    assert trial.migrate(*OLD[:2], task("book", "pause"), task("tell", "book"))
+    assert (states_of(trial)[:2], trial.told, trial.status) == (before, [], RunStatus.PAUSED)
+    assert trial.states == {"check": "completed", "pause": "waiting", "book": "pending", "tell": "pending"}
+    trial.restart()
+    assert trial.resume()
+    assert trial.wait_for("pause", "wait")
+    assert trial.succeed("book")
+    assert trial.succeed("tell")
+    assert trial.status is RunStatus.COMPLETED
+
+
+def test_what_newly_may_begin_is_withheld_until_the_run_goes_on():
+    trial = waiting()
+    assert trial.migrate(*OLD, task("root"), task("behind", "check"), task("both", "check", "root"))
+    assert trial.told == []
+    assert [trial.state(name).withheld for name in ("root", "behind", "both")] == ["turn", "turn", ""]
+    trial.restart()
+    assert trial.resume()
+    assert [action.task for action in trial.told if isinstance(action, Dispatch)] == [3, 4]
+    assert trial.succeed("root")
+    assert trial.states["both"] == "queued"
+
+
+@pytest.mark.parametrize(
+    ("join", "state"), [("any", "pending"), ("all", "pending"), ("always", "pending"), (2, "pending")]
+)
+def test_joins_are_counted_anew(join: object, state: str):
+    """Behind a task that has ended and one that has not: `any` may begin, the others wait."""
+    trial = waiting()
+    assert trial.migrate(*OLD, task("join", "check", "pause", join=join))  # type: ignore[arg-type]
+    assert trial.states["join"] == state
+    assert trial.state("join").withheld == ("turn" if join == "any" else "")
+    trial.restart()
+    assert trial.resume()
+    assert trial.wait_for("pause", "wait")
+    assert trial.states["join"] == "queued"
+
+
+def test_a_task_behind_a_failure_is_skipped_by_the_move():
+    trial = Trial(task("broken"), task("pause", run=None, wait=WaitPlan(length=HOUR)))
+    for _ in range(3):
+        trial.fail("broken")
+        trial.wait_for("broken")
+    assert trial.states["broken"] == "failed"
+    assert trial.pause()
+    old = (task("broken"), task("pause", run=None, wait=WaitPlan(length=HOUR)))
+    assert trial.migrate(*old, task("after", "broken"), task("alarm", "broken", join="on_failure"))
+    assert trial.states["after"] == "skipped"
+    assert trial.state("alarm").withheld == "turn"
+    trial.restart()
+
+
+def test_a_move_to_a_version_with_nothing_left_to_do_ends_the_run():
+    trial = Trial(task("check"), task("charge", "check"))
+    assert trial.pause()
+    assert trial.succeed("check")
+    assert trial.state("charge").withheld == "turn"
+    assert not trial.migrate(task("check")), "charge has begun, as far as it was its turn"
+    trial = waiting()
+    assert trial.migrate(*OLD[:2])
+    assert trial.resume()
+    assert trial.wait_for("pause", "wait")
+    assert trial.told[-1] == Finish(RunStatus.COMPLETED)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_state_that_can_be_moved_stands_as_it_was(state: str):
+    """A task behind the subject is added. Whatever cannot be moved is not changed."""
+    trial = STATES[state]()
+    trial.pause()
+    before, names = states_of(trial), list(trial.states)
+    options = [(spec.name, [trial.plan.tasks[need].name for need in spec.needs]) for spec in trial.plan.tasks]
+    plan = plan_of(*(task(name, *needs) for name, needs in options), task("last", *names), version_id=1)
+    for old, new in zip(trial.plan.tasks, plan.tasks, strict=False):
+        for field in ("approval", "wait", "signal", "map", "each", "run", "effect", "lookup", "is_plain", "claims"):
+            setattr(new, field, getattr(old, field))
+    is_free = trial.status is RunStatus.PAUSED and not find_obstacles(plan, trial.run)
+    assert trial.tell(Migrated(plan)) is is_free
+    assert states_of(trial)[: len(before)] == before
+    assert len(trial.plan.tasks) == len(names) + is_free
+
+
+# == what stands in the way ============================================================================================
+def test_a_run_that_is_not_paused_is_not_moved():
+    trial = Trial(*OLD)
+    assert obstacles(trial, *OLD)[0] == (None, "the run is running: pause it, and wait until nothing of it runs")
+    assert not trial.migrate(*OLD, task("more"))
+    assert trial.pause()
+    assert trial.status is RunStatus.PAUSING
+    assert not trial.migrate(*OLD, task("more"))
+    assert trial.succeed("check")
+    assert trial.migrate(*OLD, task("more"))
+
+
+def test_a_move_happens_once_and_not_to_its_own_version():
+    trial = waiting()
+    assert not trial.migrate(*OLD, version_id=0)
+    assert trial.migrate(*OLD, task("more"))
+    assert not trial.migrate(*OLD, task("more"))
+
+
+@pytest.mark.parametrize(
+    ("new", "told"),
+    [
+        ([task("verify"), task("charge"), task("pause")], ("check", "it has begun, and version 2 has no such task")),
+        ([task("first"), *OLD], ("check", "it has begun as task 1, and is task 2 now: add new tasks behind it")),
+        ([task("check", asks=True), *OLD[1:]], ("check", HAS_BEGUN.format("run", "approval and run"))),
+        ([OLD[0], task("pause", "check"), OLD[2]], ("pause", HAS_BEGUN.format("wait", "run"))),
+        ([*OLD, READS], ("check", "its output was not kept, and would be read now")),
+    ],
+    ids=["gone", "moved", "another kind", "no wait any more", "output that nobody kept"],
+)
+def test_what_stands_in_the_way_is_told_and_nothing_is_changed(new: list[Spec], told: tuple[str, str]):
+    trial = waiting()
+    assert told in obstacles(trial, *new)
+    assert not trial.migrate(*new)
+    assert trial.plan.version_id == 0
+
+
+def test_what_is_untouched_may_be_anything():
+    trial = waiting()
+    assert obstacles(trial, OLD[0], OLD[1], task("book", "check"), task("charge", "book", asks=True)) == []
