@@ -22,7 +22,7 @@ from api.idempotency import perform
 from api.identity import address, parse_id, person
 from api.openapi import answers, body
 from api.reference import csp_hash
-from api.schemas import Link, LinkBody
+from api.schemas.approval import Link, LinkBody
 from api.wiring import Wired, Wiring
 from headrace import payload
 from headrace.errors import ConflictError, DefinitionError, ForbiddenError, HeadraceError, PayloadError

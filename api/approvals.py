@@ -16,17 +16,17 @@ from api.idempotency import perform
 from api.identity import actor, parse_id, person, voter
 from api.openapi import answers, body
 from api.paging import ByInstant, Limit, PageToken, cut, parse
-from api.schemas import (
+from api.schemas.approval import (
     Approval,
     ApprovalDetail,
     ApprovalEntry,
     ApprovalPage,
     ApprovalTimer,
     CommentBody,
-    Fault,
     Vote,
     VoteBody,
 )
+from api.schemas.problem import Fault
 from api.wiring import Wired, Wiring
 from headrace.errors import DefinitionError, NotFoundError
 from state.approvals import Voter, comment_approval, decide_approval

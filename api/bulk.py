@@ -15,7 +15,7 @@ from api.idempotency import perform
 from api.identity import actor, parse_id
 from api.openapi import answers, body
 from api.paging import ByInstant, ByInt, Limit, PageToken, cut, parse
-from api.schemas import (
+from api.schemas.bulk import (
     Bulk,
     BulkBody,
     BulkEffect,

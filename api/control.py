@@ -12,7 +12,8 @@ from api.errors import faulty
 from api.idempotency import perform
 from api.identity import actor, parse_id, parse_task_id
 from api.openapi import answers, body
-from api.schemas import Accepted, MigrateBody, Migration, Obstacle, ReasonBody, Rerun, RerunBody, RerunTask, SkipBody
+from api.schemas.control import MigrateBody, Migration, Obstacle, Rerun, RerunBody, RerunTask, SkipBody
+from api.schemas.wire import Accepted, ReasonBody
 from api.wiring import Wired, Wiring
 from headrace.machine.rerun import Foreseen
 from headrace.messages import effect_key

@@ -20,8 +20,7 @@ from api.idempotency import perform
 from api.identity import actor, parse_id
 from api.openapi import answers, body
 from api.paging import ByInstant, Limit, PageToken, cut, parse, token
-from api.schemas import (
-    Attempt,
+from api.schemas.dead_letter import (
     BulkDiscardBody,
     BulkReplay,
     BulkReplayBody,
@@ -41,6 +40,7 @@ from api.schemas import (
     ReplayBody,
     ReplayRefusal,
 )
+from api.schemas.task import Attempt
 from api.wiring import Wired, Wiring
 from headrace.errors import NotFoundError
 from state.bulk import BulkRow, Selection, get_bulk, list_bulks, list_items, start_bulk, stop_bulk

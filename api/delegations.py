@@ -8,7 +8,7 @@ from api.bodies import read, read_body
 from api.idempotency import perform
 from api.identity import parse_id, person
 from api.openapi import answers, body
-from api.schemas import Delegation, DelegationBody, DelegationList
+from api.schemas.approval import Delegation, DelegationBody, DelegationList
 from api.wiring import Wired
 from state.delegations import DelegationRow, delegate, end_delegation, list_delegations
 from state.queries.rows import Connection

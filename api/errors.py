@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from api.schemas import Fault, Problem
+from api.schemas.problem import Fault, Problem
 from headrace.errors import (
     ConflictError,
     DefinitionError,

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from api.answers import reply
 from api.identity import parse_id, parse_task_id
 from api.openapi import answers
-from api.schemas import Cause, CauseAct, CauseObject, Explanation
+from api.schemas.explain import Cause, CauseAct, CauseObject, Explanation
 from api.wiring import Wired, Wiring
 from headrace.machine import TaskStatus
 from state import explain

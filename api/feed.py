@@ -11,7 +11,7 @@ import structlog
 
 from api.database import Database
 from api.pinned import full_counts, load_plans
-from api.schemas import RunSummary
+from api.schemas.run import RunSummary
 from headrace.errors import UnavailableError
 from headrace.machine import RunStatus
 from headrace.machine.status import RUN_TERMINAL

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from api.answers import reply
 from api.openapi import answers
-from api.schemas import AppliedOffset, CheckResult, Diagnosis, Health, RelayHealth, StreamsHealth
+from api.schemas.health import AppliedOffset, CheckResult, Diagnosis, Health, RelayHealth, StreamsHealth
 from api.wiring import Wired
 from headrace.errors import UnavailableError
 from state.doctor import Check, examine

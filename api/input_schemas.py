@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from api.errors import FaultyRequest
-from api.schemas import Fault
+from api.schemas.problem import Fault
 from headrace.input_schema import InputSchema
 from state.queries.rows import Connection
 from state.workflows import get_input_schema

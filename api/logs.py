@@ -14,7 +14,7 @@ from api.errors import faulty
 from api.identity import parse_id
 from api.openapi import answers, stream
 from api.runs import find_run
-from api.schemas import LogLine, LogPage
+from api.schemas.log import LogLine, LogPage
 from api.stream import check_room, event_stream, last_event_id, message
 from api.wiring import Wired, Wiring
 from headrace.errors import UnavailableError

@@ -1,6 +1,8 @@
 """The OpenAPI document: routes say what they answer by type, the types' schemas are put in once for all."""
 
 from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, Final
 
 import msgspec
@@ -8,6 +10,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from api import schemas
+from api.schemas.problem import Problem
 
 _REF: Final = "#/components/schemas/{name}"
 _WHY: Final = {
@@ -36,7 +39,7 @@ def answers(good: Mapping[int, type[msgspec.Struct]], *errors: int) -> dict[int 
     for status in sorted({*errors, *_ALWAYS} - good.keys()):
         documented[status] = {
             "description": _WHY[status],
-            "content": _content(schemas.Problem, "application/problem+json"),
+            "content": _content(Problem, "application/problem+json"),
         }
     return documented
 
@@ -85,11 +88,20 @@ def _content(kind: type[msgspec.Struct], media_type: str = "application/json") -
 
 def document(app: FastAPI) -> dict[str, Any]:
     """Build the document of an app, with every schema that its routes name."""
-    kinds = [kind for kind in vars(schemas).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
-    _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    _, components = msgspec.json.schema_components(_kinds(), ref_template=_REF)
     result = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     known = result.setdefault("components", {}).setdefault("schemas", {})
     known.update(components)
     for unused in ("HTTPValidationError", "ValidationError"):
         known.pop(unused, None)
     return result
+
+
+def _kinds() -> list[type[msgspec.Struct]]:
+    modules = [import_module(f"{schemas.__name__}.{found.name}") for found in iter_modules(schemas.__path__)]
+    return [
+        kind
+        for module in modules
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    ]

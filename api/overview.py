@@ -12,7 +12,7 @@ from api.answers import reply
 from api.feed import id_at
 from api.metrics import Snapshot
 from api.openapi import answers
-from api.schemas import MinuteOfRuns, Overview, QueueLoad
+from api.schemas.overview import MinuteOfRuns, Overview, QueueLoad
 from api.wiring import Wired
 from headrace import __version__
 from headrace.errors import UnavailableError

@@ -11,7 +11,7 @@ from api.idempotency import perform
 from api.identity import actor
 from api.openapi import answers, body
 from api.paging import ByTask, Limit, PageToken, cut, parse
-from api.schemas import ParkedTask, ParkedTaskPage, ResolveBody, TaskResolved
+from api.schemas.parked_task import ParkedTask, ParkedTaskPage, ResolveBody, TaskResolved
 from api.tasks import find_task
 from api.wiring import Wired
 from state.decisions import resolve_task

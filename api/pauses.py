@@ -12,7 +12,8 @@ from api.idempotency import perform
 from api.identity import actor, check_name
 from api.openapi import answers, body
 from api.paging import ByName, Limit, PageToken, cut, parse
-from api.schemas import Pause, PausePage, QueuePause, QueuePaused, QueuePauses, ReasonBody, WorkflowPaused
+from api.schemas.pause import Pause, PausePage, QueuePause, QueuePaused, QueuePauses, WorkflowPaused
+from api.schemas.wire import ReasonBody
 from api.wiring import Wired
 from state.pauses import (
     PauseRow,

@@ -13,7 +13,8 @@ from api.idempotency import perform
 from api.identity import actor, check_name, parse_id
 from api.openapi import answers, body
 from api.paging import ByName, Limit, PageToken, cut, parse
-from api.schemas import Accepted, Pool, PoolBody, PoolPage, PoolTask, PriorityBody
+from api.schemas.pool import Pool, PoolBody, PoolPage, PoolTask, PriorityBody
+from api.schemas.wire import Accepted
 from api.wiring import Wired, Wiring
 from headrace.errors import NotFoundError
 from headrace.rate import Rate, format_rate, parse_rate

@@ -9,7 +9,7 @@ from api.answers import reply
 from api.identity import check_name
 from api.openapi import answers
 from api.paging import INT_MAX, ByOffsets, Limit, PageToken, parse, token
-from api.schemas import RecordFate, RecordFatePage
+from api.schemas.record import RecordFate, RecordFatePage
 from api.wiring import Wired
 from headrace.errors import NotFoundError
 from state.queries.console import OFFSET_MAX, FateRow, find_subscription, list_fate_partitions, list_fates

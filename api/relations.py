@@ -8,7 +8,7 @@ from api.identity import parse_id
 from api.openapi import answers
 from api.paging import ByHandOut, Limit, PageToken, parse, token
 from api.runs import find_run
-from api.schemas import ChildRun, ParentRun, RelationPage
+from api.schemas.relation import ChildRun, ParentRun, RelationPage
 from api.wiring import Wired
 from headrace.machine import Plan
 from state.queries.relation import FIRST, ChildRow, ParentRow, find_parent, list_children

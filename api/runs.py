@@ -17,16 +17,8 @@ from api.identity import actor, address, check_name, parse_id, parse_run_id_give
 from api.openapi import answers, body
 from api.paging import ByHistory, ById, Limit, PageToken, parse, token
 from api.pinned import full_counts, last_tasks
-from api.schemas import (
-    Accepted,
-    EmptyBody,
-    HistoryItem,
-    HistoryPage,
-    ReasonBody,
-    Run,
-    RunPage,
-    StartBody,
-)
+from api.schemas.run import HistoryItem, HistoryPage, Run, RunPage, StartBody
+from api.schemas.wire import Accepted, EmptyBody, ReasonBody
 from api.wiring import Wired, Wiring
 from headrace.errors import ConflictError, NotFoundError
 from headrace.machine import Plan, RunStatus, TaskStatus

@@ -12,7 +12,7 @@ from api.console import PREFIX
 from api.errors import Refusal
 from api.identity import principal_of
 from api.openapi import answers, body
-from api.schemas import LoginBody, LoginCode, Session
+from api.schemas.access import LoginBody, LoginCode, Session
 from api.wiring import Wired
 from headrace.errors import AccessError
 from state.sessions import SESSION_LIFETIME, create_login_code, create_session, end_session, redeem_login_code

@@ -15,7 +15,7 @@ from api.identity import actor, parse_id
 from api.openapi import answers, body
 from api.paging import ByInstant, Limit, PageToken, parse, token
 from api.runs import find_run
-from api.schemas import Offer, PostBody, PostedSignal, PostedSignalPage, Signal, SignalBody, SignalPage
+from api.schemas.signal import Offer, PostBody, PostedSignal, PostedSignalPage, Signal, SignalBody, SignalPage
 from api.wiring import Wired, Wiring
 from headrace.duration import parse_duration
 from headrace.errors import NotFoundError

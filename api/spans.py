@@ -11,7 +11,8 @@ from api.identity import parse_id
 from api.openapi import answers
 from api.paging import ByInt, PageToken, parse, token
 from api.runs import find_run
-from api.schemas import ItemCounts, Span, SpanPage, TaskSpans
+from api.schemas.span import Span, SpanPage, TaskSpans
+from api.schemas.task import ItemCounts
 from api.wiring import Wired
 from headrace.machine import TaskPlan, TaskStatus
 from state.queries.console import SpanRow, StandingRow, list_spans, list_standings, read_clock

@@ -13,7 +13,7 @@ from api.idempotency import perform
 from api.identity import check_name
 from api.openapi import answers, body
 from api.paging import ByName, Limit, PageToken, cut, parse
-from api.schemas import SignalOfRecord, Subscription, SubscriptionBody, SubscriptionPage
+from api.schemas.subscription import SignalOfRecord, Subscription, SubscriptionBody, SubscriptionPage
 from api.signals import keep_seconds
 from api.wiring import Wired
 from headrace.errors import NotFoundError

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from api.answers import reply
 from api.openapi import answers
-from api.schemas import PartitionState, SlotState, SweepState, System, TableSize
+from api.schemas.system import PartitionState, SlotState, SweepState, System, TableSize
 from api.wiring import Wired
 from headrace import __version__
 from state.queries.console import list_partitions, list_slots, list_sweeps, list_table_sizes, read_clock

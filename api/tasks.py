@@ -15,7 +15,8 @@ from api.identity import parse_id, parse_task_id, voter
 from api.openapi import answers, body
 from api.paging import ByInt, Limit, PageToken, parse, token
 from api.runs import find_run
-from api.schemas import Approval, Attempt, AttemptPage, DecisionBody, ItemCounts, ItemPage, Task, TaskPage
+from api.schemas.approval import Approval, DecisionBody
+from api.schemas.task import Attempt, AttemptPage, ItemCounts, ItemPage, Task, TaskPage
 from api.wiring import Wired, Wiring
 from headrace.errors import ConflictError, NotFoundError, PayloadError
 from headrace.machine import Plan, TaskStatus

@@ -14,7 +14,8 @@ from api.idempotency import perform
 from api.identity import actor, parse_id
 from api.openapi import answers, body
 from api.paging import ByInstant, Limit, PageToken, cut, parse
-from api.schemas import ApiToken, ApiTokenPage, AuditItem, AuditPage, ReasonBody, TokenBody, TokenCreated
+from api.schemas.access import ApiToken, ApiTokenPage, AuditItem, AuditPage, TokenBody, TokenCreated
+from api.schemas.wire import ReasonBody
 from api.wiring import Wired
 from headrace.duration import parse_duration
 from state.audit import list_audit

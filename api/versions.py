@@ -8,7 +8,16 @@ from starlette.responses import Response
 from api.answers import reply
 from api.identity import check_name
 from api.openapi import answers
-from api.schemas import Blocked, Difference, Moves, PublishCheck, RunsInFlight, TaskChange, VersionRuns, VersionRunsList
+from api.schemas.version import (
+    Blocked,
+    Difference,
+    Moves,
+    PublishCheck,
+    RunsInFlight,
+    TaskChange,
+    VersionRuns,
+    VersionRunsList,
+)
 from api.wiring import Wired
 from api.workflows import DEFINITION, read_workflow
 from headrace.errors import NotFoundError

@@ -6,7 +6,7 @@ from starlette.responses import Response
 from api.answers import reply
 from api.openapi import answers
 from api.paging import ByInstant, Limit, PageToken, cut, parse
-from api.schemas import Worker, WorkerPage
+from api.schemas.worker import Worker, WorkerPage
 from api.wiring import Wired
 from state.queries.rows import AT_MAX, ID_MAX
 from state.queries.worker import list_workers

@@ -14,7 +14,7 @@ from api.idempotency import perform
 from api.identity import actor, check_name
 from api.openapi import answers, body
 from api.paging import INT_MAX, ByName, Limit, PageToken, cut, parse
-from api.schemas import Published, VersionSummary, Workflow, WorkflowPage, WorkflowSummary, WorkflowVersion
+from api.schemas.workflow import Published, VersionSummary, Workflow, WorkflowPage, WorkflowSummary, WorkflowVersion
 from api.wiring import Wired
 from headrace import graph
 from headrace.document import Document

@@ -8,12 +8,13 @@ import pytest
 from psycopg import errors as pg
 from psycopg_pool import PoolTimeout
 
-from api import schemas
 from api.bodies import canonical, check_payload, decode
 from api.database import Database
 from api.errors import FaultyRequest, Refusal, respond
 from api.identity import parse_id, parse_run_id_given, parse_task_id
 from api.paging import ByInstant, ByInt, cut, parse, token
+from api.schemas.problem import Problem
+from api.schemas.run import StartBody
 from api.settings import ApiSettings, is_loopback
 from headrace import errors
 
@@ -30,7 +31,7 @@ def test_every_error_has_an_answer_with_its_code(kind):
     odd = {errors.DefinitionError: [errors.Fault("tasks.a", "wrong", 3)], errors.RetryAfter: 1.0}
     error = kind(odd.get(kind, "what happened"))
     response = respond(error, "req-1")
-    problem = msgspec.json.decode(response.body, type=schemas.Problem)
+    problem = msgspec.json.decode(response.body, type=Problem)
     assert response.media_type == "application/problem+json"
     assert (problem.code, problem.status, problem.request_id) == (kind.code, response.status_code, "req-1")
     assert ("retry-after" in response.headers) == (response.status_code == 503)
@@ -76,12 +77,12 @@ def test_faults_of_a_definition_keep_path_and_line():
 )
 def test_a_wrong_body_names_the_path(content, path):
     with pytest.raises(FaultyRequest) as caught:
-        decode(content, schemas.StartBody)
+        decode(content, StartBody)
     assert caught.value.faults[0].path == path
 
 
 def test_user_data_keeps_its_bytes_and_is_refused_with_its_path():
-    given = decode(b'{"input": {"b": 1.0,  "a": 1e2}}', schemas.StartBody)
+    given = decode(b'{"input": {"b": 1.0,  "a": 1e2}}', StartBody)
     assert isinstance(given.input, msgspec.Raw)
     assert check_payload(given.input, "input") == b'{"b": 1.0,  "a": 1e2}'
     for raw, path in ((b'{"a": [1, "\\u0000"]}', "input.a[1]"), (b'["\\u0000"]', "input[0]"), (b'"\\u0000"', "input")):

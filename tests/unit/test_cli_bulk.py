@@ -7,7 +7,7 @@ import httpx
 import msgspec
 import pytest
 
-from api.schemas import BulkBody
+from api.schemas.bulk import BulkBody
 from headrace.client import Client
 from tests.unit.test_cli import RUN_ID, FakeApi, _elsewhere, api, headrace
 

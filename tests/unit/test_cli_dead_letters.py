@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from api.schemas import BulkDiscardBody, BulkReplayBody, ReplayBody
+from api.schemas.dead_letter import BulkDiscardBody, BulkReplayBody, ReplayBody
 from headrace.cli import command, load_commands
 from headrace.cli.api import Api
 from headrace.cli.command import app

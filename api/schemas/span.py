@@ -1,0 +1,53 @@
+"""How the tasks of a run passed their time."""
+
+import msgspec
+
+from api.schemas.task import ItemCounts
+from api.schemas.wire import Instant
+from headrace.machine import TaskStatus
+
+
+class Span(msgspec.Struct):
+    """An attempt that ended."""
+
+    attempt: int
+    token: int
+    outcome: str
+    """completed, failed, lost, cancelled or returned"""
+    worker: str
+    started_at: Instant | None
+    finished_at: Instant | None
+    """By the worker's clock, as `started_at`."""
+    ended_at: Instant
+    """By the database's clock."""
+
+
+class TaskSpans(msgspec.Struct):
+    """How one task passed its time."""
+
+    name: str
+    index: int
+    kind: str
+    """body, approval, wait, signal or map"""
+    status: TaskStatus
+    attempt: int
+    token: int
+    needs: list[int]
+    """Positions of the tasks that it needs."""
+    due_at: Instant | None
+    changed_at: Instant | None
+    worker: str | None
+    """Who runs it now."""
+    items: ItemCounts | None
+    """Of a map, once its list is known; its items are no tasks of the graph."""
+    spans: list[Span]
+    """The newest 100, in order."""
+
+
+class SpanPage(msgspec.Struct):
+    items: list[TaskSpans]
+    next: str | None
+    at: Instant
+    """When this was so, by the database's clock."""
+    total: int
+    """Tasks of the graph."""
