@@ -8,7 +8,7 @@ Real        `streams` as `python -m streams` runs it on the plain host: transpor
             intake, control, hold, session, execution, reports, heartbeats, and its parent's last report; machine,
             store, outbox, starts, decisions. Its threads are lanes; nothing in it knows.
 Modelled    `scheduler`, `primitives`, `loop`   time, threads, event loops
-            `postgres`, `statements`            rows, locks, log; each named statement told again in Python
+            `postgres`, `statements`            rows, locks, log; each named statement told again in Python, by its noun
             `postgres_clients`                  psycopg, the pipe, the replication stream
             `kafka`, `kafka_clients`            logs, groups; consumer, producer, admin client
             `seams`                             what is replaced where

@@ -15,9 +15,9 @@ from headrace.worker.session import Session
 from state.pipe import Overtaken, Refused
 from streams.ownership import Ownership
 from streams.run_agent import RunAgent
-from tests.simulation import statements
 from tests.simulation.postgres_clients import FakePipe
 from tests.simulation.seams import put
+from tests.simulation.statements import MODELS, session
 
 machine: Final[Any] = importlib.import_module("headrace.machine.advance")  # the package's own name for it is a function
 
@@ -54,7 +54,7 @@ def _command_in_a_second_transaction() -> None:
 
 
 def _nobody_restores_timers() -> None:
-    statements.MODELS["restore_timers"] = lambda t, *_: []
+    MODELS["restore_timers"] = lambda t, *_: []
 
 
 class _Deaf(list[int]):
@@ -93,11 +93,11 @@ def _start_claims_nothing() -> None:
     def claim(t: Any, namespace: str, keys: list[str], *_: Any) -> Any:
         return [(key,) for key in keys]
 
-    statements.MODELS["claim_trigger_keys"] = claim
+    MODELS["claim_trigger_keys"] = claim
 
 
 def _ended_session_is_renewed() -> None:
-    put(statements, is_renewable=lambda known, seq: known["seq"] < seq)
+    put(session, is_renewable=lambda known, seq: known["seq"] < seq)
 
 
 def _no_fence_at_the_effect() -> None:

@@ -16,15 +16,11 @@ from connectors.decoding import Transaction as LogicalTransaction
 from headrace.errors import UnavailableError
 from state.outbox import MESSAGE_PREFIX
 from state.pipe import Overtaken, Refused
-from tests.simulation import (
-    child_statements,
-    statements,
-)
+from tests.simulation import statements
 from tests.simulation.postgres import LOCK_SECONDS, Locked, Must, Postgres, Transaction
 from tests.simulation.primitives import Waiters
 from tests.simulation.scheduler import Process, sim
 
-assert child_statements  # it has models that are found by their names
 IDLE_SECONDS: Final = 5.0
 """idle_in_transaction_session_timeout: a frozen process does not hold its rows longer."""
 Work = Callable[[Transaction], Any]

@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 
 from tests.simulation.postgres import Row, Transaction
-from tests.simulation.statements import given, model, refuse, text, unique
+from tests.simulation.statements.registry import given, model, refuse, text, unique
 
 OPEN: Final = ("asked", "started")
 

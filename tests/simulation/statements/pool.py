@@ -1,0 +1,123 @@
+"""What the statements of pools do, on the model."""
+
+from typing import Any
+from uuid import UUID
+
+from tests.simulation.postgres import Row, Transaction
+from tests.simulation.statements.registry import claimable, given, model, unique
+from tests.simulation.statements.restore import restore
+
+
+@model
+def leave_queues(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("leave_queues", list(columns)):
+        key = (row["run_ids"], row["tasks"])
+        if t.get("pool_waiter", *key) is not None:
+            t.put("pool_waiter", key, None)
+    return []
+
+
+@model
+def free_slots(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("free_slots", list(columns)):
+        key = (row["run_ids"], row["tasks"])
+        if t.get("pool_slot", *key) is not None:
+            t.put("pool_slot", key, None)
+    return []
+
+
+@model
+def set_priorities(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("set_priorities", list(columns)):
+        run_id, priority = row["run_ids"], row["priorities"]
+        t.put("run", (run_id,), {**(t.get("run", run_id) or {}), "priority": priority})
+        for key, waiter in list(t.rows("pool_waiter")):
+            if key[0] == run_id:
+                t.put("pool_waiter", key, {**waiter, "ranked_at": waiter["began_at"] - priority * 60_000_000})
+    return []
+
+
+@model
+def await_slots(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("await_slots", list(columns)):
+        key = (row["run_ids"], row["tasks"])
+        unique(t, "pool_waiter", key)
+        run = t.get("run", row["run_ids"]) or {}
+        new = {"token": row["tokens"], "pool": row["pools"], "began_at": t.now, "granted_at": None, "said_at": None}
+        t.put("pool_waiter", key, {**new, "ranked_at": t.now - run["priority"] * 60_000_000})
+    return []
+
+
+@model
+def restore_pool_waiters(t: Transaction, most: int) -> list[tuple[Any, ...]]:
+    def lost(task: Row) -> Row | None:
+        if task["status"] != "waiting" or task["pool"] is None:
+            return None
+        row = {"token": task["token"], "pool": task["pool"], "began_at": task["changed_at"], "granted_at": None}
+        return {**row, "ranked_at": task["changed_at"], "said_at": None}
+
+    restored = list(restore(t, "pool_waiter", most, lost))
+    for key, _ in restored:
+        if (slot := t.get("pool_slot", *key)) is not None:
+            told = {"granted_at": slot["granted_at"], "said_at": slot["granted_at"]}
+            t.put("pool_waiter", key, {**(t.get("pool_waiter", *key) or {}), **told})
+    return [(UUID(bytes=key[0]), key[1]) for key, _ in restored]
+
+
+@model
+def restore_pool_slots(t: Transaction, most: int) -> list[tuple[Any, ...]]:
+    granted = {key: row["token"] for key, row in t.rows("pool_waiter") if row["granted_at"] is not None}
+
+    def lost(task: Row) -> Row | None:
+        if task["pool"] is None:
+            return None
+        return {"token": task["token"], "pool": task["pool"], "granted_at": t.now}
+
+    keys = {key for key, task in t.rows("task") if task["status"] != "waiting" or granted.get(key) == task["token"]}
+    restored = [key for key, _ in restore(t, "pool_slot", most, lost, keys)]
+    return [(UUID(bytes=key[0]), key[1]) for key in restored]
+
+
+def _slots_left(t: Transaction, pool: Row) -> int:
+    return int(pool["slots_max"]) - sum(slot["pool"] == pool["name"] for _, slot in t.rows("pool_slot"))
+
+
+@model
+def has_waiters(t: Transaction) -> list[tuple[Any, ...]]:
+    return [(any(True for _ in t.rows("pool_waiter")),)]
+
+
+@model
+def lock_pools(t: Transaction) -> list[tuple[Any, ...]]:
+    wanted = {row["pool"] for _, row in t.rows("pool_waiter") if row["granted_at"] is None}
+    found = sorted(key for key, pool in t.rows("pool") if pool["name"] in wanted and _slots_left(t, pool) > 0)
+    for key in found:
+        t.lock("pool", key)
+    return found
+
+
+@model
+def grant_slots(t: Transaction, namespaces: list[str], names: list[str], most: int) -> list[tuple[Any, ...]]:
+    granted = []
+    for place in zip(namespaces, names, strict=True):
+        left = min(most, _slots_left(t, t.get("pool", *place) or {}))
+        free = [(key, row) for key, row in t.rows("pool_waiter") if t.is_free("pool_waiter", key)]
+        waiting = [(r["ranked_at"], key) for key, r in free if r["pool"] == place[1] and r["granted_at"] is None]
+        for _, key in sorted(waiting)[: max(0, left)]:
+            row = t.get("pool_waiter", *key) or {}
+            t.put("pool_waiter", key, {**row, "granted_at": t.now, "said_at": t.now})
+            t.put("pool_slot", key, {"token": row["token"], "pool": row["pool"], "granted_at": t.now})
+            granted.append((UUID(bytes=key[0]), key[1], row["token"]))
+    return granted
+
+
+@model
+def say_granted(t: Transaction, seconds: float, most: int) -> list[tuple[Any, ...]]:
+    def is_late(row: Row) -> bool:
+        return row["granted_at"] is not None and row["said_at"] < t.now - seconds * 1_000_000
+
+    found = []
+    for key, row in claimable(t, "pool_waiter", is_late, most):
+        t.put("pool_waiter", key, {**row, "said_at": t.now})
+        found.append((UUID(bytes=key[0]), key[1], row["token"]))
+    return found
