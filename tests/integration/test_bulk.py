@@ -2,23 +2,16 @@
 
 import asyncio
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import httpx
 import psycopg
 import pytest
-from pydantic import SecretStr
 from uuid_utils import uuid7
 
-from api.app import create_app
-from api.settings import ApiSettings
 from state.bulk_steps import step
-from tests.caller import HEADERS
-from tests.integration.test_dead_letters import EVENTS, ORDERS, SECRET, SWEEP, Desk
+from tests.integration.desk import ORDERS, Desk, open_desk, sweeps
 
 FAST = {"rate": 1000}
 
@@ -47,24 +40,8 @@ class Bulk(Desk):
 
 @pytest.fixture
 async def bulk(database: str) -> AsyncIterator[Bulk]:
-    settings = ApiSettings(postgres=database, secret=SecretStr(SECRET), api_pool_size=8)
-    app = create_app(settings)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=HEADERS, timeout=20
-        ) as api,
-    ):
-        made = Bulk(database, api, settings)
-        made.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", made.slot)
-        made.epoch = (await made.ownership.lease(EVENTS, "log", [0]))[0][0]
-        for workflow in (ORDERS, {**ORDERS, "name": "others"}):
-            response = await api.post("/workflows", json=workflow)
-            assert response.status_code == 201, response.text
+    async with open_desk(Bulk, database, ORDERS, {**ORDERS, "name": "others"}) as made:
         yield made
-        made.agent.close()
-        made.database.close()
-        made.query("SELECT pg_drop_replication_slot(%s)", made.slot)
 
 
 # == what it acts on ===================================================================================================
@@ -363,16 +340,8 @@ async def test_a_step_that_dies_before_its_commit_asks_nothing(bulk: Bulk) -> No
 @pytest.fixture
 def sweep(bulk: Bulk) -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
     """Start a process that carries bulks out."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start() -> "subprocess.Popen[bytes]":
-        started.append(subprocess.Popen([sys.executable, "-c", SWEEP, bulk.dsn, SECRET], cwd=Path(__file__).parents[2]))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
+    with sweeps(bulk) as start:
+        yield start
 
 
 async def test_a_bulk_killed_half_way_while_runs_end_asks_each_run_once(

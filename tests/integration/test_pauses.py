@@ -6,10 +6,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import psycopg
 import pytest
-from pydantic import SecretStr
 
-from api.app import create_app
-from api.settings import ApiSettings
 from headrace.graph import parse
 from headrace.machine import compile_plan
 from headrace.messages import decode_command
@@ -18,8 +15,7 @@ from state.pauses import STEP_MAX
 from state.sql import load
 from state.starts import Start, start_runs
 from streams.pauses import Pauses, QueuePauses
-from tests.caller import HEADERS
-from tests.integration.test_dead_letters import EVENTS, ORDERS, SECRET, Desk
+from tests.integration.desk import ORDERS, Desk, open_desk
 
 PAUSE, RESUME = "/workflows/orders/pause", "/workflows/orders/resume"
 
@@ -46,24 +42,8 @@ class Works(Desk):
 
 @pytest.fixture
 async def works(database: str) -> AsyncIterator[Works]:
-    settings = ApiSettings(postgres=database, secret=SecretStr(SECRET), api_pool_size=8)
-    app = create_app(settings)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=HEADERS, timeout=20
-        ) as api,
-    ):
-        made = Works(database, api, settings)
-        made.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", made.slot)
-        made.epoch = (await made.ownership.lease(EVENTS, "log", [0]))[0][0]
-        for workflow in (ORDERS, {**ORDERS, "name": "others"}):
-            response = await api.post("/workflows", json=workflow)
-            assert response.status_code == 201, response.text
+    async with open_desk(Works, database, ORDERS, {**ORDERS, "name": "others"}) as made:
         yield made
-        made.agent.close()
-        made.database.close()
-        made.query("SELECT pg_drop_replication_slot(%s)", made.slot)
 
 
 async def test_open_runs_of_a_paused_workflow_are_told_and_others_are_not(works: Works) -> None:
