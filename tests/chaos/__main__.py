@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.chaos import Chaos, Evidence, Settings, read_evidence
-from tests.chaos.checker import Facts, Violation, check
+from tests.chaos.checker import check
+from tests.chaos.facts import Facts, Violation
 from tests.chaos.fault import KINDS, Fault
 from tests.chaos.nemesis import chosen_kinds
 from tests.chaos.report import firing, last_line, outcomes, summarise, table

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import headrace
 from headrace import Context
-from headrace.errors import NonRetryable, RetryAfter
+from headrace.errors import AmbiguousError, NonRetryable, RetryAfter
 
 LEDGER_PORT: Final = int(os.environ["CHAOS_LEDGER"])
 LEDGER_SECONDS: Final = 0.8
@@ -26,6 +26,10 @@ class NoAnswer(Exception):
 
 class Refused(Exception):
     """The ledger did nothing."""
+
+
+class Unclear(NonRetryable, AmbiguousError):
+    """It is not tried again, and it may have happened."""
 
 
 def _asked(ctx: Context, begun_at: float, op: str, **more: Any) -> dict[str, Any]:
@@ -83,6 +87,56 @@ def effect_in_thread(input: Any, ctx: Context) -> dict[str, Any]:
     receipt = _ask_in_thread(_asked(ctx, begun_at, "call"))["receipt"]
     time.sleep(input.get("after", 0.01))
     return {**_carried(input), "receipt": receipt}
+
+
+@headrace.task("chaos.saga")
+async def saga(input: Any, ctx: Context) -> dict[str, Any]:
+    """An effect. Where the input says so the task fails for good: before it, so that there is nothing to undo, or
+    behind it, as a body does that cannot tell what became of it."""
+    begun_at = now()
+    fails = ctx.task == input.get("fails_at") and not input.get("mended")
+    await asyncio.sleep(input.get("before", 0.01))
+    if fails and input.get("how") == "before":
+        raise NonRetryable("it fails here, and did nothing")
+    try:
+        receipt = (await _ask(_asked(ctx, begun_at, "call")))["receipt"]
+    except NoAnswer as error:
+        raise AmbiguousError(str(error)) from None
+    if fails:
+        raise Unclear("it fails here, and may have done it")
+    await asyncio.sleep(input.get("after", 0.01))
+    return {**_carried(input), "receipt": receipt}
+
+
+@headrace.task("chaos.undo")
+async def undo(input: Any, ctx: Context) -> dict[str, Any]:
+    """Undoes a task; where the input says so it fails for good, until it is repaired."""
+    begun_at = now()
+    await asyncio.sleep(input.get("before", 0.01))
+    if ctx.task == f"{input.get('undo_fails')}.compensate" and not input.get("mended"):
+        raise NonRetryable("it cannot be undone as it is")
+    return {**_carried(input), "receipt": (await _ask(_asked(ctx, begun_at, "call")))["receipt"]}
+
+
+@headrace.task("chaos.pooled")
+async def pooled(input: Any, ctx: Context) -> dict[str, Any]:
+    """Marks when it enters and leaves what only so many may be in at once."""
+    begun_at = now()
+    await _ask(_asked(ctx, begun_at, "note", mark="enter"))
+    await asyncio.sleep(input.get("before", 0.01))
+    receipt = (await _ask(_asked(ctx, begun_at, "call")))["receipt"]
+    await _ask(_asked(ctx, begun_at, "note", mark="leave"))
+    return {**_carried(input), "receipt": receipt}
+
+
+@headrace.task("chaos.round")
+async def round_(input: Any, ctx: Context) -> dict[str, Any]:
+    """One round of a repeat, with an effect of its own; done after as many as the input says."""
+    begun_at = now()
+    await asyncio.sleep(input.get("before", 0.01))
+    receipt = (await _ask(_asked(ctx, begun_at, "call")))["receipt"]
+    done = bool(input.get("mended")) or (ctx.round or 0) + 1 >= int(input["rounds"])
+    return {**_carried(input), "receipt": receipt, "done": done}
 
 
 @headrace.task("chaos.outside")
@@ -195,8 +249,11 @@ _ODD: Final[dict[str, Callable[[], Any]]] = {
 }
 
 
+_CARRIED: Final = ("n", "before", "after", "fails_at", "how", "undo_fails", "mended")
+
+
 def _carried(input: Any) -> dict[str, Any]:
-    return {key: input[key] for key in ("n", "before", "after") if key in input}
+    return {key: input[key] for key in _CARRIED if key in input}
 
 
 def _skew_clock() -> None:

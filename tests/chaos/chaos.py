@@ -15,7 +15,9 @@ from tests.chaos.dump import read_dump
 from tests.chaos.fault import Fault
 from tests.chaos.ledger import read_ledger
 from tests.chaos.nemesis import Nemesis
+from tests.chaos.operators import Operators
 from tests.chaos.photograph import photograph
+from tests.chaos.pool_watch import watch_pools
 from tests.chaos.system import PREFIX, System
 
 WARM_SECONDS: Final = 5.0
@@ -31,6 +33,8 @@ OPEN: Final = """SELECT (SELECT sum(row_version) FROM run), (
     ('completed', 'failed', 'cancelled', 'terminated', 'compensated', 'compensation_failed'))
   + (SELECT count(*) FROM dead_letter WHERE status = 'parked')
   + (SELECT count(*) FROM parked_task)
+  + (SELECT count(*) FROM bulk WHERE finished_at IS NULL)
+  + (SELECT count(*) FROM held_command WHERE released_at IS NULL)
   + (SELECT count(*) FROM inbox WHERE applied_at IS NULL))"""
 Evidence = tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, list[dict[str, Any]]]]
 
@@ -66,17 +70,26 @@ class Chaos:
 
     async def _run(self) -> Evidence:
         driver = Driver(self._system, self._log, self._settings.seed, self._settings.rate)
+        operators = Operators(driver, self._settings.seed)
+        driver.looks.append(operators.clear_up)
         nemesis = Nemesis(self._system, self._log, self._settings.seed, self._settings.kinds)
         loop = asyncio.get_running_loop()
-        self._system.on_burst = lambda count: loop.call_soon_threadsafe(driver.burst, count)
+        self._system.on_burst = lambda count, workflow: loop.call_soon_threadsafe(driver.burst, count, workflow)
         beside: list[asyncio.Task[None]] = []
         try:
             await driver.publish()
+            await operators.set_pools()
             until = time.monotonic() + WARM_SECONDS + self._settings.seconds
-            beside = [asyncio.create_task(work) for work in (driver.answer_questions(), driver.start_runs(until))]
+            beside = [
+                asyncio.create_task(work)
+                for work in (
+                    driver.start_runs(until), operators.work(until), driver.answer_questions(),
+                    watch_pools(self._system, self._log),
+                )
+            ]  # fmt: skip
             await asyncio.sleep(WARM_SECONDS)
             await nemesis.run(until)
-            await beside[1]
+            await asyncio.gather(*beside[:2])
             await driver.settle(QUIET_SECONDS)
             await self._wait_until_quiet()
         finally:

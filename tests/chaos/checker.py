@@ -6,147 +6,52 @@ invariant (RELIABILITY.md, section 5) is one function over `Facts`; they run in 
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-Row = dict[str, Any]
-Key = tuple[str, int]
-"""(run id, task)"""
-
-RUN_TERMINAL: Final = frozenset(
-    {"completed", "failed", "cancelled", "terminated", "compensated", "compensation_failed"}
+from tests.chaos.facts import (
+    CLOCK_SECONDS,
+    RUN_TERMINAL,
+    STOPS,
+    TERMINAL,
+    Facts,
+    Found,
+    Key,
+    Row,
+    Violation,
+    is_compensation,
+    is_item,
+    seconds_of,
+    task_of,
 )
-STOPS: Final = ("cancelled", "terminated")
-TERMINAL: Final = RUN_TERMINAL | {"skipped"}
+from tests.chaos.operator_rules import bulks, pauses, versions
+from tests.chaos.pool_rules import pools
+from tests.chaos.run_rules import children, deadlines, repeats, sagas
+
 LEASE_SECONDS: Final = 2.0
 SETTLE_SECONDS: Final = 15.0
 """After a heal: session timeout, lease, sweep and a slow machine. Losses in this time are the fault's."""
 ABORT_SECONDS: Final = LEASE_SECONDS + 8.0
 """A body may begin this long after the cancel was applied: its command was out already."""
-CLOCK_SECONDS: Final = 0.005
-"""Two clocks of one machine, read one after the other."""
+REQUESTS: Final = {
+    "cancel": "cancelled", "terminate": "terminated", "pause": "paused", "resume": "resumed", "migrate": "migrated",
+    "rerun": "reran", "skip": "supplied", "prioritise": "prioritised",
+}  # fmt: skip
 DECIDED: Final = {"approve": "approved", "reject": "rejected"}
 EFFECT_BODIES: Final = frozenset(
-    {"chaos.effect", "chaos.effect_in_thread", "chaos.flaky", "chaos.outside", "chaos.alone"}
-)
+    {
+        "chaos.effect", "chaos.effect_in_thread", "chaos.flaky", "chaos.outside", "chaos.alone", "chaos.saga",
+        "chaos.undo", "chaos.pooled",
+    }
+)  # fmt: skip
 """Bodies that return the ledger's receipt."""
-
-
-ITEMS_MAX: Final = 10_000
-COMPENSATIONS_FROM: Final = 200_000_000
-"""An item of a map has the number (task + 1) * ITEMS_MAX + item."""
-
-
-def is_item(place: int) -> bool:
-    return ITEMS_MAX <= place < COMPENSATIONS_FROM
-
-
-def is_compensation(place: int) -> bool:
-    return place >= COMPENSATIONS_FROM
-
-
-def task_of(place: int) -> int:
-    if is_compensation(place):
-        return place - COMPENSATIONS_FROM
-    return place // ITEMS_MAX - 1 if is_item(place) else place
-
-
-class Violation(NamedTuple):
-    invariant: str
-    what: str
-    where: str
-    """Run, task, key or row that shows it."""
-
-
-class Facts:
-    """The three inputs, indexed."""
-
-    def __init__(self, ledger: list[Row], client_log: list[Row], dump: dict[str, list[Row]]) -> None:
-        self.ledger, self.log, self.dump = ledger, client_log, dump
-        self.runs = {row["run_id"]: row for row in dump["run"]}
-        self.attempts: dict[Key, list[Row]] = defaultdict(list)
-        self.history: dict[str, list[Row]] = defaultdict(list)
-        self.strays = [
-            f"{table} {row['run_id']}"
-            for table in ("task", "attempt", "history", "timer", "inbox", "approval", "signal", "signal_wait")
-            for row in dump.get(table, [])
-            if row["run_id"] not in self.runs
-        ]
-        """Rows of runs that are not there; nothing else looks at them."""
-        dump = self.dump = {table: [row for row in rows if self._is_known(row)] for table, rows in dump.items()}
-        self.tasks: dict[Key, Row] = {(row["run_id"], row["task"]): row for row in dump["task"]}
-        for row in sorted(dump["attempt"], key=lambda row: (row["token"], row["row_version"])):
-            self.attempts[row["run_id"], row["task"]].append(row)
-        for row in sorted(dump["history"], key=lambda row: row["row_version"]):
-            self.history[row["run_id"]].append(row)
-        self.specs = {row["version_id"]: list(row["definition"]["tasks"].items()) for row in dump["workflow_version"]}
-        self.effects: dict[str, list[Row]] = defaultdict(list)
-        for line in ledger:
-            self.effects[line["key"]].append(line)
-        self.faults = [entry for entry in client_log if entry["op"] == "fault"]
-        self.open_items = [
-            (run_id, task["status"])
-            for (run_id, place), task in self.tasks.items()
-            if is_item(place) and task["status"] not in TERMINAL
-        ]
-        self.letters = {row["dead_letter_id"]: row for row in dump["dead_letter"]}
-
-    def _is_known(self, row: Row) -> bool:
-        is_of_no_run = "digest" in row or "parent_run_id" in row  # a child has one only once it starts
-        return is_of_no_run or row.get("run_id") is None or row["run_id"] in self.runs
-
-    def calls(self, op: str, outcome: str | None = None) -> Iterator[Row]:
-        return (e for e in self.log if e["op"] == op and (outcome is None or e["outcome"] == outcome))
-
-    def spec(self, key: Key) -> Row:
-        """What the graph says about a task. Of a map the items have the body."""
-        spec: Row = self.specs[self.runs[key[0]]["version_id"]][task_of(key[1])][1]
-        if is_compensation(key[1]):
-            undo: Row = spec["compensate"]
-            return undo
-        if "map" not in spec:
-            return spec
-        return {name: given for name, given in spec.items() if name != ("map" if is_item(key[1]) else "run")}
-
-    def _task_name(self, key: Key) -> str:
-        name: str = self.specs[self.runs[key[0]]["version_id"]][task_of(key[1])][0]
-        if is_compensation(key[1]):
-            return f"{name}.compensate"
-        return f"{name}.{key[1] % ITEMS_MAX}" if is_item(key[1]) else name
-
-    def name(self, key: Key) -> str:
-        return f"{key[0]}.{self._task_name(key)}"
-
-    def effect_key(self, key: Key) -> str:
-        return f"{key[0]}/{self._task_name(key)}"
-
-    def counts(self, run_id: str) -> Counter[str]:
-        """The tasks of a run by state, and the open items of its maps; those nobody has touched are pending."""
-        total = len(self.specs[self.runs[run_id]["version_id"]])
-        counts = Counter(
-            self.tasks[run_id, task]["status"] if (run_id, task) in self.tasks else "pending" for task in range(total)
-        )
-        counts.update(status for of, status in self.open_items if of == run_id)
-        return counts
-
-    def undone(self, run_id: str) -> dict[int, str]:
-        """Its compensations by state."""
-        return {
-            place: row["status"] for (of, place), row in self.tasks.items() if of == run_id and is_compensation(place)
-        }
-
-    def of_task(self, key: Key, *kinds: str) -> list[Row]:
-        return [r for r in self.history[key[0]] if r["task"] == key[1] and (not kinds or r["kind"] in kinds)]
 
 
 def check(ledger: list[Row], client_log: list[Row], dump: dict[str, list[Row]]) -> list[Violation]:
     """Judge one finished run of the harness; an empty list is the promise kept."""
     facts = Facts(ledger, client_log, dump)
     return [Violation(name, *found) for name, rule in RULES for found in rule(facts)]
-
-
-Found = Iterator[tuple[str, str]]
 
 
 # == starts and requests ===============================================================================================
@@ -173,17 +78,21 @@ def start_uniqueness(facts: Facts) -> Found:
 def durability(facts: Facts) -> Found:
     """I24: what was answered with 2xx is there."""
     approvals = {row["approval_id"]: row for row in facts.dump["approval"]}
+    votes = {(row["approval_id"], row["actor"], row["decision"]) for row in facts.dump.get("approval_vote", [])}
     for entry in facts.calls("decide", "OK"):
         row = approvals.get(entry["approval_id"])
-        if row is None or row["status"] != DECIDED[entry["decision"]]:
+        is_last = row is not None and (row["needed"] == 1 or entry["decision"] == "reject")
+        if row is None or (is_last and row["status"] != DECIDED[entry["decision"]]):
             yield "an accepted decision is not there", entry["approval_id"]
+        elif (entry["approval_id"], entry["actor"], entry["decision"]) not in votes:
+            yield "an accepted vote is not there", entry["approval_id"]
     for op, status in (("replay", "replayed"), ("discard", "discarded")):
         for entry in facts.calls(op, "OK"):
             row = facts.letters.get(entry["dead_letter_id"])
             if row is None or row["status"] != status:
                 yield f"an accepted {op} is not there", entry["dead_letter_id"]
     asked = {(row["run_id"], row["kind"]) for row in facts.dump["inbox"]}
-    for op, kind in (("cancel", "cancelled"), ("terminate", "terminated"), ("pause", "paused"), ("resume", "resumed")):
+    for op, kind in REQUESTS.items():
         for entry in facts.calls(op, "OK"):
             if (entry["run_id"], kind) not in asked:
                 yield f"an accepted {op} is not there", entry["run_id"]
@@ -233,6 +142,7 @@ def no_orphan_wait(facts: Facts) -> Found:
     wakers |= {row["run_id"] for row in facts.dump["inbox"] if row["applied_at"] is None}
     wakers |= {row["run_id"] for row in facts.dump.get("parked_task", [])}
     wakers |= {row["run_id"] for row in facts.dump.get("signal_wait", [])}
+    wakers |= {row["run_id"] for row in facts.dump.get("pool_waiter", [])}
     wakers |= {r["parent_run_id"] for r in facts.dump.get("child_run", []) if r["status"] in ("asked", "started")}
     wakers |= {run_id for (run_id, _), task in facts.tasks.items() if task["status"] in ("queued", "running")}
     for run_id, run in facts.runs.items():
@@ -280,7 +190,7 @@ def terminal_is_final(facts: Facts) -> Found:
             if row["at"] > end:
                 yield f"{row['kind']} after the run's end", run_id
     for key, attempts in facts.attempts.items():
-        done = [row for row in attempts if row["outcome"] == "completed"]
+        done = [row for row in attempts if row["outcome"] == "completed" and row.get("round") is None]
         if len(done) > 1:
             yield "two results of one task were accepted", facts.name(key)
         if done and attempts[-1] is not done[0]:
@@ -304,13 +214,19 @@ def gap_free_history(facts: Facts) -> Found:
         if sorted(moves[run_id]) != list(range(1, run["row_version"] + 1)):
             missing = set(range(1, run["row_version"] + 1)) ^ set(moves[run_id])
             yield f"history has gaps or strangers at {sorted(missing)[:5]} of {run['row_version']}", run_id
-        shared = {row["row_version"] for row in facts.history[run_id] if row["kind"] in STOPS}
+        shared = {row["row_version"] for row in facts.history[run_id] if _ends_attempts(row)}
         for version, times in moves[run_id].items():
             if times > 1 and version not in shared:
                 yield f"row_version {version} stands for {times} moves", run_id
     for key in facts.tasks:
         if (why := _differs(facts, key)) is not None:
             yield why, facts.name(key)
+
+
+def _ends_attempts(row: Row) -> bool:
+    """One move that ended what was under way, with its attempts."""
+    is_deadline = row["kind"] == "due" and (row["detail"] or {}).get("timer") == "deadline"
+    return row["kind"] in (*STOPS, "supplied") or is_deadline
 
 
 def _differs(facts: Facts, key: Key) -> str | None:
@@ -324,7 +240,7 @@ def _differs(facts: Facts, key: Key) -> str | None:
         case "completed":
             approved = any(row["kind"] == "decided" for row in facts.of_task(key))
             has_none = not facts.spec(key).keys().isdisjoint(("signal", "map", "workflow"))
-            resolved = bool(facts.of_task(key, "resolved", "looked_up")) or has_none
+            resolved = bool(facts.of_task(key, "resolved", "looked_up", "supplied")) or has_none
             if last is None or last["outcome"] != "completed":
                 return None if approved or resolved else "completed without a result"
             return None if last["token"] == task["token"] else "completed under a token that is not its last"
@@ -333,10 +249,14 @@ def _differs(facts: Facts, key: Key) -> str | None:
             said_no = any(row["kind"] == "decided" for row in facts.of_task(key))
             return None if said_no or (*key, task["token"]) in buried else "failed without a dead letter"
         case "cancelled":
-            asked = any(row["kind"] in STOPS for row in facts.history[key[0]])
+            asked = any(row["kind"] in STOPS or _is_deadline_of_run(row) for row in facts.history[key[0]])
             return None if asked else "cancelled, and nobody asked for it"
         case _:
             return None
+
+
+def _is_deadline_of_run(row: Row) -> bool:
+    return row["kind"] == "due" and row["task"] is None and (row["detail"] or {}).get("timer") == "deadline"
 
 
 def maps(facts: Facts) -> Found:
@@ -362,7 +282,8 @@ def monotonic_tokens(facts: Facts) -> Found:
     moves: dict[Key, list[tuple[int, int]]] = defaultdict(list)
     for run_id, rows in facts.history.items():
         for row in rows:
-            if row["task"] is not None and row["token"] is not None:
+            is_of_none = (row["detail"] or {}).get("timer") == "deadline"  # over all hand-outs
+            if row["task"] is not None and row["token"] is not None and not is_of_none:
                 moves[run_id, row["task"]].append((row["row_version"], row["token"]))
     for key, attempts in facts.attempts.items():
         moves[key] += [(row["row_version"], row["token"]) for row in attempts]
@@ -381,7 +302,7 @@ def one_owner(facts: Facts) -> Found:
     exclusive or claimed never runs twice at a time.
     """
     for key in facts.tasks:
-        calls = [line for line in facts.effects.get(facts.effect_key(key), []) if "begun_at" in line]
+        calls = [line for line in facts.bodies(key) if "begun_at" in line]
         for line in calls:
             before = [row["ended_at"] for row in facts.attempts.get(key, []) if row["token"] < line["token"]]
             if before and line["begun_at"] < max(before) - CLOCK_SECONDS:
@@ -423,7 +344,7 @@ def effect_once(facts: Facts) -> Found:
             continue
         lines = [line for line in facts.effects.get(facts.effect_key(key), []) if line["op"] == "call"]
         happened = [line for line in lines if line["outcome"] in ("done", "timed_out")]
-        if task["status"] == "completed":
+        if task["status"] == "completed" and not facts.of_task(key, "supplied"):
             yield from _receipt(facts, key, happened)
         if len({line["receipt"] for line in happened}) > 1:
             policy = facts.spec(key).get("effect", "idempotent")
@@ -447,16 +368,17 @@ def exact_attempts(facts: Facts) -> Found:
         numbers = [row["attempt"] for row in attempts]
         if numbers != list(range(1, len(numbers) + 1)):
             yield f"attempts are {numbers}", facts.name(key)
-        limit = _attempts_max(facts.spec(key))
-        replays = [row["token"] for row in facts.of_task(key, "replayed", "resolved")]
+        limit, again = _attempts_max(facts.spec(key)), facts.again(key)
         returned = sum(row["outcome"] == "returned" for row in attempts)
-        if len(attempts) > limit * (1 + len(replays)) + returned:
+        if len(attempts) > limit * (1 + len(again)) + returned:
             yield f"{len(attempts)} attempts where {limit} are allowed", facts.name(key)
         last = attempts[-1]
         given_up = any((row["detail"] or {}).get("outcome") == "fail" for row in facts.of_task(key, "resolved"))
+        given_up = given_up or any((row["detail"] or {}).get("timer") in LATE for row in facts.of_task(key, "due"))
         if facts.tasks[key]["status"] == "failed" and last["outcome"] in ("failed", "lost") and not given_up:
-            since = max((token for token in replays if token < last["token"]), default=0)
-            tries = sum(row["token"] > since and row["outcome"] != "returned" for row in attempts)
+            rounds = [row["row_version"] for row in attempts if row["outcome"] == "completed"]
+            since = max((move for move in (*again, *rounds) if move < last["row_version"]), default=0)
+            tries = sum(row["row_version"] > since and row["outcome"] != "returned" for row in attempts)
             if (
                 (last["error"] or {}).get("retryable", True)
                 and tries < limit
@@ -465,9 +387,14 @@ def exact_attempts(facts: Facts) -> Found:
                 yield f"failed after {tries} of {limit} tries: {(last['error'] or {}).get('code')}", facts.name(key)
 
 
+LATE: Final = ("deadline", "start")
+"""Timers that end a task, whatever tries it has left."""
+
+
 def _attempts_max(spec: Row) -> int:
-    retry = spec.get("retry", 3)
-    return int(retry if isinstance(retry, int) else retry.get("attempts", 3))
+    """Of a repeat, of all its rounds."""
+    retry, rounds = spec.get("retry", 3), spec.get("repeat", {}).get("max", 1)
+    return int(retry if isinstance(retry, int) else retry.get("attempts", 3)) * int(rounds)
 
 
 def timers(facts: Facts) -> Found:
@@ -500,13 +427,7 @@ def _delay_min(spec: Row, attempt: Row) -> float:
     retry = spec.get("retry")
     if not isinstance(retry, dict):
         retry = {}
-    return _seconds(retry.get("delay", "1s")) * (1 - float(retry.get("jitter", 0.2)))
-
-
-def _seconds(text: Any) -> float:
-    if isinstance(text, int | float):
-        return float(text)
-    return float(text.removesuffix("ms")) / 1000 if text.endswith("ms") else float(text.removesuffix("s"))
+    return seconds_of(retry.get("delay", "1s")) * (1 - float(retry.get("jitter", 0.2)))
 
 
 # == people ============================================================================================================
@@ -541,53 +462,15 @@ def no_false_death(facts: Facts) -> Found:
             yield "taken over while nothing was broken", f"{facts.name(key)} at {at:.3f}"
 
 
-def sagas(facts: Facts) -> Found:
-    """I21: only what has ended badly is undone, and only what may have been done; what was done last, first."""
-    for run_id, run in facts.runs.items():
-        undone = facts.undone(run_id)
-        if undone and run["status"] in ("completed", "failed", "cancelled"):
-            yield f"a run is {run['status']} that undid what it did", run_id
-        for place in undone:
-            if facts.tasks[run_id, task_of(place)]["status"] == "skipped":
-                yield "what was skipped was undone", facts.name((run_id, place))
-            yield from _undone_early(facts, run_id, place, undone)
-
-
-def _undone_early(facts: Facts, run_id: str, place: int, undone: dict[int, str]) -> Found:
-    """The first body of a compensation begins, as the ledger saw it, behind the last attempts of those that needed its
-    task; one that was replayed is late for good."""
-    begun = [
-        line["begun_at"] for line in facts.effects.get(facts.effect_key((run_id, place)), []) if "begun_at" in line
-    ]
-    names = [name for name, _ in facts.specs[facts.runs[run_id]["version_id"]]]
-    for number, (_, spec) in enumerate(facts.specs[facts.runs[run_id]["version_id"]]):
-        after = number + COMPENSATIONS_FROM
-        needs = [spec["needs"]] if isinstance(spec.get("needs"), str) else spec.get("needs", [])
-        if after not in undone or names[task_of(place)] not in needs or facts.of_task((run_id, after), "replayed"):
-            continue
-        ended = [row["ended_at"] for row in facts.attempts.get((run_id, after), [])]
-        if begun and ended and min(begun) < max(ended) - CLOCK_SECONDS:
-            yield f"undone before {names[number]} was", facts.name((run_id, place))
-
-
-def pauses(facts: Facts) -> Found:
-    """I25: what a pause withheld was handed out by its end, and a run that is paused was not paused for nothing."""
-    for key, task in facts.tasks.items():
-        if task.get("withheld"):
-            yield "a task is withheld after every pause has ended", facts.name(key)
-    for run_id, rows in facts.history.items():
-        by_scope: dict[Any, list[str]] = defaultdict(list)
-        for row in rows:
-            if row["kind"] in ("paused", "resumed"):
-                by_scope[row["detail"]["scope"]].append(row["kind"])
-        for kinds in by_scope.values():
-            if kinds != [("paused", "resumed")[place % 2] for place in range(len(kinds))]:
-                yield f"a pause and its end do not alternate: {kinds}", run_id
-
-
 def cancel(facts: Facts) -> Found:
     """I16: after an accepted cancel no attempt begins, but for commands that were out already, within a lease."""
-    applied = {r["run_id"]: r for rows in facts.history.values() for r in rows if r["kind"] in STOPS}
+    applied = {
+        r["run_id"]: r
+        for rows in facts.history.values()
+        for r in rows
+        if r["kind"] in STOPS
+        and not any(o["row_version"] > r["row_version"] for o in facts.of_run(r["run_id"], "reran"))
+    }
     for run_id, row in applied.items():
         for other in facts.history[run_id]:
             is_undone = bool(facts.undone(run_id)) and (other["task"] is None or is_compensation(other["task"]))
@@ -606,32 +489,6 @@ def cancel(facts: Facts) -> Found:
                 f"a body began {line['begun_at'] - at:.1f} s after the cancel",
                 f"{line['key']} token {line['token']}",
             )
-
-
-def children(facts: Facts) -> Found:
-    """I16b: who asks for a run gets one, or is told why not; what became of it is noted where it is awaited, and its
-    task says the same; it is cancelled because its parent needs it no more, and by policy, or because a client said so.
-    """
-    asked = {entry["run_id"] for op in ("cancel", "terminate") for entry in facts.calls(op)}
-    for row in facts.dump.get("child_run", []):
-        key, child = (row["parent_run_id"], row["task"]), facts.runs.get(row["run_id"])
-        where = f"{facts.name(key)} token {row['token']}: {row['run_id']}"
-        if row["status"] == "asked":
-            yield "a child was never started", where
-        if child is None:
-            if row["status"] not in ("refused", "cancelled"):
-                yield f"a child is {row['status']}, and there is no run", where
-            continue
-        if row["is_awaited"] and row["status"] != child["status"]:
-            yield f"a child is {child['status']}, and its row says {row['status']}", where
-        spec = facts.spec(key)["workflow"]
-        is_left = isinstance(spec, dict) and (spec.get("on_cancel") == "abandon" or spec.get("wait") is False)
-        if child["status"] == "cancelled" and row["run_id"] not in asked and (is_left or not row["cancel_asked_at"]):
-            yield "a child was cancelled, and nobody asked for it", where
-        task = facts.tasks[key]
-        is_said = row["is_awaited"] and task["token"] == row["token"] and task["status"] == "completed"
-        if is_said and child["status"] != "completed":
-            yield f"a child is {child['status']}, and its task completed", where
 
 
 def _is_told(facts: Facts, cancelled_at: float, begun_at: float) -> bool:
@@ -679,10 +536,13 @@ def approvals(facts: Facts) -> Found:
         said[entry["approval_id"]].add((entry["decision"], entry["actor"]))
     rows = {row["approval_id"]: row for row in facts.dump["approval"]}
     for approval_id, decisions in said.items():
-        if len(decisions) > 1:
-            yield "two decisions were accepted", f"{approval_id} {decisions}"
         row = rows.get(approval_id)
-        if row and row["decided_by"] not in {actor for _, actor in decisions}:
+        if len(decisions) > (row["needed"] if row else 1):
+            yield "more decisions were accepted than it takes", f"{approval_id} {decisions}"
+        if len([each for each in decisions if each[0] == "reject"]) > 1:
+            yield "two decisions were accepted", f"{approval_id} {decisions}"
+        is_decided = row is not None and row["status"] in DECIDED.values() and row["decided_by"] != "expiry"
+        if row and (is_decided or row["needed"] == 1) and row["decided_by"] not in {actor for _, actor in decisions}:
             yield f"decided by {row['decided_by']}, accepted from {decisions}", approval_id
     for row in rows.values():
         key = (row["run_id"], row["task"])
@@ -696,8 +556,20 @@ def approvals(facts: Facts) -> Found:
         votes = [vote for vote in facts.dump.get("approval_vote", []) if vote["approval_id"] == row["approval_id"]]
         if row["decided_by"] not in (None, "expiry") and row["decided_by"] not in {vote["actor"] for vote in votes}:
             yield f"decided by {row['decided_by']}, who has no vote", row["approval_id"]
-        if len([vote for vote in votes if vote["decision"] == "approve"]) > row["needed"]:
-            yield "more voted than were needed", row["approval_id"]
+        yield from _votes(row, Counter(vote["decision"] for vote in votes))
+
+
+def _votes(row: Row, votes: Counter[str]) -> Found:
+    """The yes that completes them approves, the first no rejects; an expiry and a cancel find it open."""
+    if votes["approve"] > row["needed"] or votes["reject"] > 1:
+        yield "more voted than were needed", row["approval_id"]
+    said = "approved" if votes["approve"] == row["needed"] else "rejected" if votes["reject"] else None
+    if votes["reject"] and votes["approve"] == row["needed"]:
+        yield "a question was approved and rejected", row["approval_id"]
+    elif said and row["status"] != said:
+        yield f"people have {said} it, and it is {row['status']}", row["approval_id"]
+    elif not said and row["decided_by"] not in (None, "expiry") and row["status"] in DECIDED.values():
+        yield f"it is {row['status']} with {dict(votes)} of {row['needed']} votes", row["approval_id"]
 
 
 def signals(facts: Facts) -> Found:
@@ -794,6 +666,7 @@ def dead_letters(facts: Facts) -> Found:
             ended = any(r["kind"] in STOPS for r in facts.history[row["run_id"]])
             ended = ended or (bool(facts.undone(row["run_id"])) and not is_compensation(row["task"]))
             told = any(r["token"] == row["token"] for r in facts.of_task(key, "replayed"))
+            told = told or bool(facts.of_run(row["run_id"], "reran"))  # which closes what it runs again
             if not told and not ended:
                 yield "replayed, and its run never heard of it", id_
 
@@ -810,15 +683,20 @@ RULES: Final[list[tuple[str, Callable[[Facts], Found]]]] = [
     ("I9", pure_status),
     ("I9", maps),
     ("I10", timers),
+    ("I10", deadlines),
     ("I10b", signals),
     ("I11", no_false_death),
     ("I12", exact_attempts),
+    ("I12", repeats),
     ("I13", no_orphan_wait),
+    ("I15", pools),
     ("I16", cancel),
     ("I16b", children),
     ("I21", sagas),
     ("I25", pauses),
+    ("I26", bulks),
     ("I18", poison),
+    ("I19", versions),
     ("I20", approvals),
     ("I22", dead_letters),
     ("I24", durability),

@@ -7,7 +7,7 @@ import httpx
 
 from tests.caller import HEADERS
 from tests.chaos.fault import Fault
-from tests.chaos.workload import WORKFLOWS
+from tests.chaos.workload import WORKFLOWS, next_version
 
 
 class Burst(Fault):
@@ -17,7 +17,7 @@ class Burst(Fault):
 
     def begin(self) -> None:
         count = self.draw.randint(20, 40)
-        self.system.on_burst(count)
+        self.system.on_burst(count, "")
         self.fired += count
 
 
@@ -28,7 +28,7 @@ class NewVersion(Fault):
 
     def begin(self) -> None:
         """Runs under way stay on theirs; those that start now are on this one."""
-        workflow = {**self.draw.choice(WORKFLOWS), "description": f"as of {self.draw.random()}"}
+        workflow = next_version(self.draw.choice(WORKFLOWS)["name"], self.draw)
         with contextlib.suppress(httpx.TransportError):
             answer = httpx.post(
                 f"{self.draw.choice(self.system.api_urls)}/workflows", json=workflow, headers=HEADERS, timeout=5

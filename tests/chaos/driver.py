@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 import httpx
@@ -20,8 +20,17 @@ from tests.chaos.workload import WORKFLOWS, choose
 
 CALL_SECONDS: Final = 8.0
 CANCEL_SHARE: Final = 0.05
+CANCEL_SHARES: Final = {"w5": 0.2, "w6": 0.3, "w4-votes": 0.25, "pool": 0.15, "repeat": 0.15}
+"""Where a cancel has more to do."""
 TERMINATE_SHARE: Final = 0.02
 PAUSE_SHARE: Final = 0.15
+MIGRATE_SHARE: Final = 0.5
+PRIORITY_SHARE: Final = 0.3
+RACES: Final = (
+    ("cancel", "pause"), ("cancel", "terminate"), ("cancel", "cancel"), ("pause", "resume"), ("pause", "pause"),
+    ("skip", "cancel"), ("skip", "pause"), ("rerun", "rerun"), ("rerun", "cancel"), ("terminate", "rerun"),
+)  # fmt: skip
+"""Asked at once of a run that is about to end."""
 REUSE_SHARE: Final = 0.02
 LOOK_SECONDS: Final = 0.5
 TRIES_MAX: Final = 400
@@ -43,16 +52,19 @@ class Driver:
         self._seen: set[str] = set()
         self._replays: dict[str, int] = {}
         self._stopping = asyncio.Event()
+        self.looks: list[Callable[[], Awaitable[None]]] = []
+        """What else to look at, again and again."""
 
     # == calls =========================================================================================================
     async def call(self, op: str, method: str, path: str, body: Any = None, **facts: Any) -> dict[str, Any]:
         """One try of one call, noted; `answer` is its JSON when there was one."""
         entry: dict[str, Any] = {"op": op, "at": time.time(), **facts}
         url = self._draw.choice(self._system.api_urls)
+        headers = {"Headrace-Actor": facts.get("actor", "chaos")}
+        if "request_key" in facts:
+            headers["Idempotency-Key"] = facts["request_key"]
         try:
-            given = await self._client.request(
-                method, url + path, json=body, headers={"Headrace-Actor": facts.get("actor", "chaos")}
-            )
+            given = await self._client.request(method, url + path, json=body, headers=headers)
             entry |= {"status": given.status_code, "outcome": _outcome(given.status_code), "answer": _json(given)}
         except httpx.HTTPError as error:
             outcome = "FAIL" if isinstance(error, _NEVER_SENT) else "UNKNOWN"
@@ -93,19 +105,20 @@ class Driver:
                 self.started += 1
             await asyncio.sleep(0.05)
 
-    def burst(self, count: int) -> None:
+    def burst(self, count: int, workflow: str = "") -> None:
         """So many starts at once."""
         for _ in range(count):
-            self._spawn(self._one_run(self.started))
+            self._spawn(self._one_run(self.started, workflow))
             self.started += 1
 
-    async def _one_run(self, number: int) -> None:
-        workflow, given = choose(self._draw, number)
+    async def _one_run(self, number: int, workflow: str = "") -> None:
+        workflow, given = choose(self._draw, number, workflow)
         key = f"run-{number}"
         path = f"/workflows/{workflow}/runs"
-        entry = await self.persist(
-            "start", "POST", path, {"input": given, "key": key}, key=key, workflow=workflow, input=given
-        )
+        body = {"input": given, "key": key}
+        if workflow == "pool":
+            body["priority"] = self._draw.choice((-5, 0, 0, 5))
+        entry = await self.persist("start", "POST", path, body, key=key, workflow=workflow, input=given)
         if entry["outcome"] != "OK":
             return
         run_id = entry["answer"]["run_id"]
@@ -120,13 +133,36 @@ class Driver:
             )
         if workflow == "w4-signal":
             self._spawn(self._tell(run_id, number))
-        if self._draw.random() < CANCEL_SHARE:
+        if workflow == "race":
+            return await self._race(run_id, given)
+        if workflow == "pool" and self._draw.random() < PRIORITY_SHARE:
+            body = {"priority": self._draw.randint(-9, 9), "reason": "chaos"}
+            await self.persist("prioritise", "POST", f"/runs/{run_id}/priority", body, run_id=run_id)
+        if self._draw.random() < CANCEL_SHARES.get(workflow, CANCEL_SHARE):
             await asyncio.sleep(self._draw.uniform(0, 2))
-            await self.persist("cancel", "POST", f"/runs/{run_id}/cancel", {"reason": "chaos"}, run_id=run_id)
+            await self._act("cancel", run_id)
         for verb, share in (("pause", PAUSE_SHARE), ("terminate", TERMINATE_SHARE)):
             if self._draw.random() < share:
                 await asyncio.sleep(self._draw.uniform(0, 2))
-                await self.persist(verb, "POST", f"/runs/{run_id}/{verb}", {"reason": "chaos"}, run_id=run_id)
+                await self._act(verb, run_id)
+
+    async def _race(self, run_id: str, given: dict[str, Any]) -> None:
+        """Two acts meet the end of the run and each other: each as near to it as the network lets it come."""
+        await asyncio.sleep(2 * given["before"] + self._draw.uniform(0, 0.3))
+        acts = self._draw.choice(RACES)
+        await asyncio.gather(*(self._later(self._draw.uniform(0, 0.01), self._act(verb, run_id)) for verb in acts))
+
+    async def _later(self, seconds: float, act: Coroutine[Any, Any, Any]) -> None:
+        await asyncio.sleep(seconds)
+        await act
+
+    async def _act(self, verb: str, run_id: str) -> dict[str, Any]:
+        path, body = f"/runs/{run_id}/{verb}", {"reason": "chaos"}
+        if verb == "skip":
+            return await self.persist(
+                "skip", "POST", f"/tasks/{run_id}.two/skip", {**body, "output": {"given": True}}, run_id=run_id
+            )
+        return await self.persist(verb, "POST", path, body, run_id=run_id)
 
     async def _tell(self, run_id: str, number: int) -> None:
         """One sender's signals, one behind the other: before anybody waits, while somebody does, as the wait times out,
@@ -150,16 +186,30 @@ class Driver:
         while not self._stopping.is_set():
             for look in (
                 self._look_at_approvals, self._look_at_parked, self._look_at_dead_letters, self._look_at_paused,
+                *self.looks,
             ):  # fmt: skip
                 await look()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), LOOK_SECONDS)
 
     async def _look_at_approvals(self) -> None:
-        for item in await self._items("/approvals?limit=200"):
+        for item in await self.items("/approvals?limit=200"):
             if item["approval_id"] not in self._seen:
                 self._seen.add(item["approval_id"])
-                self._spawn(self._decide(item["approval_id"]))
+                decide = self._decide if item["needed"] == 1 else self._vote
+                self._spawn(decide(item["approval_id"]))
+
+    async def _vote(self, approval_id: str) -> None:
+        """Each of three says something, or nothing: early, as it expires, or when it is decided; some twice."""
+        moments = (0.0, 0.3, 3.5) if self._draw.random() < 0.6 else (3.4,)
+        said = []
+        for person in ("ada", "grace", "eve"):
+            if self._draw.random() < 0.7:
+                moment = self._draw.choice(moments) + self._draw.uniform(0, 0.4)
+                said.append(self._later(moment, self._say(approval_id, person)))
+                if self._draw.random() < 0.15:
+                    said.append(self._later(moment, self._say(approval_id, person)))
+        await asyncio.gather(*said)
 
     async def _decide(self, approval_id: str) -> None:
         """Some are left to expire; some are decided at the very moment in which they expire, some by two at once."""
@@ -171,12 +221,12 @@ class Driver:
         await asyncio.gather(*(self._say(approval_id, person) for person in people))
 
     async def _say(self, approval_id: str, person: str) -> None:
-        word = self._draw.choice(("approve", "approve", "reject"))
+        word = self._draw.choices(("approve", "reject"), (3, 1))[0]
         path = f"/approvals/{approval_id}/{word}"
         await self.persist("decide", "POST", path, {}, approval_id=approval_id, decision=word, actor=person)
 
     async def _look_at_parked(self) -> None:
-        for item in await self._items("/parked-tasks?limit=200"):
+        for item in await self.items("/parked-tasks?limit=200"):
             name = f"{item['task_id']}/{item['token']}"
             if name not in self._seen:
                 self._seen.add(name)
@@ -198,7 +248,7 @@ class Driver:
         await asyncio.gather(*(self.persist(*resolve, **facts) for _ in range(times)))
 
     async def _look_at_dead_letters(self) -> None:
-        for item in await self._items("/dead-letters?limit=200"):
+        for item in await self.items("/dead-letters?limit=200"):
             if item["dead_letter_id"] not in self._seen:
                 self._seen.add(item["dead_letter_id"])
                 self._spawn(self._close(item))
@@ -213,24 +263,27 @@ class Driver:
             body = {"input": {**run["input"], "mended": True}} if run and self._draw.random() < 0.7 else {}
             times = 2 if self._draw.random() < 0.2 else 1
             replay = ("replay", "POST", f"/dead-letters/{id_}/replay", body)
-            await asyncio.gather(*(self.persist(*replay, dead_letter_id=id_) for _ in range(times)))
-            return
+            told = await asyncio.gather(*(self.persist(*replay, dead_letter_id=id_) for _ in range(times)))
+            if any(entry["outcome"] == "OK" for entry in told):
+                return  # otherwise its run has ended for good, or undoes what it did
         path = f"/dead-letters/{id_}/discard"
         await self.persist("discard", "POST", path, {"reason": "chaos"}, dead_letter_id=id_)
 
     async def _look_at_paused(self) -> None:
         """Every pause ends, some time; some are ended twice."""
         for status in ("pausing", "paused"):
-            for item in await self._items(f"/runs?status={status}&limit=200"):
+            for item in await self.items(f"/runs?status={status}&limit=200"):
                 if self._draw.random() < 0.3:
-                    path = f"/runs/{item['run_id']}/resume"
-                    for _ in range(2 if self._draw.random() < 0.2 else 1):
-                        self._spawn(self._resume(path, item["run_id"]))
+                    self._spawn(self._resume(item["run_id"], moves=status == "paused"))
 
-    async def _resume(self, path: str, run_id: str) -> None:
-        await self.persist("resume", "POST", path, {"reason": "chaos"}, run_id=run_id)
+    async def _resume(self, run_id: str, *, moves: bool) -> None:
+        """Some are moved to the latest version first, where nothing stands in the way."""
+        if moves and self._draw.random() < MIGRATE_SHARE:
+            await self._act("migrate", run_id)
+        for _ in range(2 if self._draw.random() < 0.2 else 1):
+            await self._act("resume", run_id)
 
-    async def _items(self, path: str) -> list[dict[str, Any]]:
+    async def items(self, path: str) -> list[dict[str, Any]]:
         answer = await self._get(path)
         return answer["items"] if answer else []
 

@@ -6,12 +6,22 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from tests.chaos import client_faults, crash_faults, network_faults, process_faults, record_faults, server_faults
+from tests.chaos import (
+    client_faults,
+    crash_faults,
+    network_faults,
+    pool_faults,
+    process_faults,
+    record_faults,
+    server_faults,
+)
 from tests.chaos.client_log import ClientLog
 from tests.chaos.fault import KINDS, Fault
 from tests.chaos.system import System
 
-MODULES: Final = (client_faults, crash_faults, network_faults, process_faults, record_faults, server_faults)
+MODULES: Final = (
+    client_faults, crash_faults, network_faults, pool_faults, process_faults, record_faults, server_faults,
+)  # fmt: skip
 """Imported for the kinds they define."""
 OVERLAP_SHARE: Final = 0.2
 """F49: how many faults come with a second one inside."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from statistics import quantiles
 from typing import Any, NamedTuple
 
-from tests.chaos.checker import Facts, Violation
+from tests.chaos.facts import Facts, Violation
 
 Row = dict[str, Any]
 

@@ -69,8 +69,8 @@ class System:
         self._ledger_port = 0
         self._secret = secrets.token_urlsafe(32)
         self._extra = 0
-        self.on_burst: Callable[[int], object] = lambda _: None
-        """Asks the driver for so many starts at once; from any thread."""
+        self.on_burst: Callable[[int, str], object] = lambda count, workflow: None
+        """Asks the driver for so many starts at once, of a workflow or, with "", of any; from any thread."""
         self.on_fenced: Callable[[str], object] = lambda _: None
         """Told the name of a worker that fenced itself; from any thread."""
         self.orders = folder / "order.json"

@@ -14,6 +14,7 @@ from tests.chaos.report import KindLine, firing
 Evidence = tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, list[dict[str, Any]]]]
 LINEAR, ASKED, FAILED, STOPPED, CLAIMED = "run-linear", "run-asked", "run-failed", "run-stopped", "run-claimed"
 TOLD, PARENT, CHILD, UNDONE = "run-told", "run-parent", "run-child", "run-undone"
+POOLED, ROUNDS, OVERDUE, MOVED, HELD = "run-pooled", "run-rounds", "run-overdue", "run-moved", "run-held"
 T0 = 1_000_000.0
 UNDO = 200_000_000
 RETRY = {"attempts": 2, "delay": "200ms", "jitter": 0.2}
@@ -31,6 +32,11 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
     TOLD: {"told": {"signal": "news"}, "or_not": {"signal": {"name": "olds", "timeout": "1s"}}},
     PARENT: {"kid": {"workflow": {"name": "c"}}},
     CHILD: {"a": {"run": "chaos.effect", "if": "false"}},
+    POOLED: {name: {"run": "chaos.pooled", "pool": "strict"} for name in "abcd"},
+    ROUNDS: {"poll": {"run": "chaos.round", "repeat": {"until": "output.done", "max": 3}}},
+    OVERDUE: {"a": {"run": "chaos.effect", "deadline": "3s", "retry": RETRY}},
+    MOVED: {"a": {"run": "chaos.effect", "if": "false"}},
+    HELD: {"a": {"run": "chaos.effect"}},
 }
 
 
@@ -65,8 +71,9 @@ def _call(
 
 
 def good() -> Evidence:
-    """Nine runs: a retry that was lost and answered late, an approval, a failure replayed, a cancel, a claimed task,
-    one that undid what it did, signals, and a parent with its child."""
+    """A retry that was lost and answered late, an approval, a failure replayed, a cancel by a bulk, a claimed task, one
+    that undid what it did, signals, a parent with its child, four tasks of a pool, rounds, a deadline, a move to
+    another version, and a start while its workflow was paused."""
     error = {"code": "ERROR", "message": "no"}
     ledger = [
         _call(f"{LINEAR}/a", 1, T0 + 1, "timed_out", 1),
@@ -80,6 +87,10 @@ def good() -> Evidence:
         _call(f"{CLAIMED}/a", 1, T0 + 1, "noted", None, op="note", mark="enter"),
         _call(f"{CLAIMED}/a", 1, T0 + 1, "done", 4),
         _call(f"{CLAIMED}/a", 1, T0 + 1, "noted", None, op="note", mark="leave", after=0.9),
+        *(line for number, at in enumerate((1.0, 1.1, 1.2, 2.0)) for line in _pooled("abcd"[number], at, 20 + number)),
+        _call(f"{ROUNDS}/poll/0", 1, T0 + 1, "done", 10),
+        _call(f"{ROUNDS}/poll/1", 2, T0 + 2, "done", 11),
+        _call(f"{HELD}/a", 1, T0 + 43, "done", 12),
     ]
     log: list[dict[str, Any]] = [
         {
@@ -89,7 +100,8 @@ def good() -> Evidence:
             "key": run_id,
             "input": {"n": 1},
             "outcome": "OK",
-            "answer": {"run_id": run_id},
+            "answer": {"run_id": run_id, **({"version": 1} if run_id == MOVED else {})},
+            "workflow": run_id.removeprefix("run-"),
         }
         for run_id in DEFINITIONS
         if run_id != CHILD
@@ -100,6 +112,11 @@ def good() -> Evidence:
         {"op": "replay", "dead_letter_id": "d1", **said},
         {"op": "discard", "dead_letter_id": "d2", **said},
         {"op": "cancel", "run_id": STOPPED, **said},
+        {"op": "bulk", "reason": "bulk 1", "act": "cancel", "answer": {"bulk_id": "b1"}, **said},
+        {"op": "pause_all", "target": "/workflows/held", "outcome": "OK", "at": T0 + 38, "done_at": T0 + 39},
+        {"op": "resume_all", "target": "/workflows/held", "outcome": "OK", "at": T0 + 42, "done_at": T0 + 42.1},
+        *(_slots("strict", at, 2, held) for at, held in ((1.0, [1.1, 1.2]), (2.0, [1.2, 1.9]))),
+        *(_slots("rated", at, None, [at - 0.1]) for at in (1.0, 1.2, 1.4, 12.0)),
         {"op": "post", "id": "post", "count": 1, "answer": {"signal_id": "p1"}, **said},
         *(_sent(f"s{count + 1}", count) for count in (0, 1, 2, 0)),
         {"op": "fault", "kind": "F01", "at": T0 + 1, "healed_at": T0 + 1.5, "fired": 1},
@@ -116,7 +133,8 @@ def good() -> Evidence:
     ]
     dump: dict[str, list[dict[str, Any]]] = {
         "workflow_version": [
-            {"version_id": n, "definition": {"tasks": tasks}} for n, tasks in enumerate(DEFINITIONS.values())
+            {"version_id": n, "definition": {"tasks": tasks}, "version": 2 if run_id == MOVED else 1}
+            for n, (run_id, tasks) in enumerate(DEFINITIONS.items())
         ],
         "run": [
             _run(LINEAR, "completed", 6, T0 + 3.5), _run(ASKED, "completed", 3, T0 + 3.5),
@@ -124,6 +142,9 @@ def good() -> Evidence:
             _run(STOPPED, "cancelled", 3, T0 + 2.5), _run(CLAIMED, "completed", 2, T0 + 2),
             _run(TOLD, "completed", 4, T0 + 2), _run(PARENT, "completed", 2, T0 + 2),
             _run(CHILD, "completed", 1, T0 + 1), _run(UNDONE, "compensated", 6, T0 + 25),
+            _run(POOLED, "completed", 5, T0 + 3), _run(ROUNDS, "completed", 3, T0 + 3),
+            _run(OVERDUE, "failed", 2, T0 + 3.1), _run(MOVED, "completed", 4, T0 + 4),
+            _run(HELD, "completed", 4, T0 + 44),
         ],
         "trigger_key": [
             {"key": f"api:{run_id}", "run_id": run_id, "digest": ""} for run_id in DEFINITIONS if run_id != CHILD
@@ -142,7 +163,22 @@ def good() -> Evidence:
             {**_task(TOLD, 0, "completed", 0, 1), "output": {"outcome": "received", "signal_id": "s1"}},
             {**_task(TOLD, 1, "completed", 0, 1), "output": {"outcome": "timed_out"}},
             _task(PARENT, 0, "completed", 0, 1), _task(CHILD, 0, "skipped", 0, 0),
+            *(_task(POOLED, number, "completed", 1, 1) for number in range(4)),
+            _task(ROUNDS, 0, "completed", 2, 2), _task(OVERDUE, 0, "failed", 0, 1),
+            _task(MOVED, 0, "skipped", 0, 0), _task(HELD, 0, "completed", 1, 1),
         ],
+        "bulk": [
+            {"bulk_id": "b1", "act": "cancel", "reason": "bulk 1", "selected": 1, "finished_at": T0 + 3,
+             "stopped_by": None}
+        ],
+        "bulk_item": [
+            {"bulk_id": "b1", "item_id": STOPPED, "outcome": "done", "reason": None, "inbox_id": "i"}
+        ],
+        "pool_slot": [],
+        "pool_waiter": [],
+        "workflow_pause": [{"workflow": "held", "resumed_at": T0 + 42}],
+        "queue_pause": [],
+        "held_command": [],
         "signal": [
             {**_signal("s5", 1, "refused", reason="over"), "posted_id": "p1", "is_exclusive": True},
             {**_signal("s1", 0, "taken", task=0), "posted_id": "p1", "is_exclusive": True},
@@ -168,9 +204,19 @@ def good() -> Evidence:
             _attempt(UNDONE, 2, 1, "failed", 4, T0 + 3, error={**error, "retryable": False}),
             _attempt(UNDONE, UNDO + 1, 1, "completed", 5, T0 + 14, output={"receipt": 7}),
             _attempt(UNDONE, UNDO, 1, "completed", 6, T0 + 25, output={"receipt": 8}),
+            *(_attempt(POOLED, n, 1, "completed", n + 2, T0 + 2.9, output={"receipt": 20 + n}) for n in range(4)),
+            _attempt(ROUNDS, 0, 1, "completed", 2, T0 + 1.5, output={"receipt": 10, "done": False}, round=0),
+            _attempt(ROUNDS, 0, 2, "completed", 3, T0 + 2.5, output={"receipt": 11, "done": True}, round=1),
+            _attempt(HELD, 0, 1, "completed", 4, T0 + 44, output={"receipt": 12}),
         ],
         "history": [
-            *(_history(run_id, 1, "started", T0) for run_id in DEFINITIONS),
+            *(_history(run_id, 1, "started", T0 + 40 * (run_id == HELD)) for run_id in DEFINITIONS),
+            _history(OVERDUE, 2, "due", T0 + 3.1, task=0, token=0, detail={"timer": "deadline"}),
+            _history(MOVED, 2, "paused", T0 + 1, detail={"scope": 1}),
+            _history(MOVED, 3, "migrated", T0 + 2, detail={"from": 1, "to": 2, "reason": ""}),
+            _history(MOVED, 4, "resumed", T0 + 3, detail={"scope": 1}),
+            _history(HELD, 2, "paused", T0 + 40, detail={"scope": 2}),
+            _history(HELD, 3, "resumed", T0 + 42.5, detail={"scope": 2}),
             _history(LINEAR, 2, "attempt_started", T0 + 1.1, task=0, token=1, actor="worker-1"),
             _history(LINEAR, 4, "attempt_started", T0 + 2.1, task=0, token=2, actor="worker-2"),
             _history(ASKED, 2, "decided", T0 + 2.2, task=0, token=1, actor="ada", detail={"outcome": "approved"}),
@@ -178,7 +224,7 @@ def good() -> Evidence:
             _history(FAILED, 5, "replayed", T0 + 3, task=0, token=2),
             _history(FAILED, 7, "due", T0 + 4.3, task=0, token=3, detail={"timer": "backoff"}),
             _history(STOPPED, 2, "attempt_started", T0 + 1, task=0, token=1, actor="worker-1"),
-            _history(STOPPED, 3, "cancelled", T0 + 2.5),
+            _history(STOPPED, 3, "cancelled", T0 + 2.5, detail={"reason": "bulk 1"}),
             _history(TOLD, 2, "signalled", T0 + 1, task=0, token=1),
             _history(TOLD, 3, "signalled", T0 + 1.1),
             _history(PARENT, 2, "child_told", T0 + 2, task=0, token=1),
@@ -187,7 +233,8 @@ def good() -> Evidence:
         "timer": [],
         "held_task": [],
         "parked_task": [],
-        "inbox": [{"inbox_id": "i", "run_id": STOPPED, "kind": "cancelled", "applied_at": T0 + 2.5}],
+        "inbox": [{"inbox_id": "i", "run_id": STOPPED, "kind": "cancelled", "applied_at": T0 + 2.5,
+                   "body": {"reason": "bulk 1"}, "actor": "chaos"}],
         "approval": [
             {"approval_id": "q", "run_id": ASKED, "task": 0, "token": 1, "status": "approved", "decided_by": "ada",
              "needed": 1}
@@ -197,12 +244,27 @@ def good() -> Evidence:
             _letter("d1", "task", "replayed", run_id=FAILED, task=0, token=2),
             _letter("d2", "task", "discarded", run_id=FAILED, task=0, token=4),
             _letter("d4", "task", "parked", run_id=UNDONE, task=2, token=1),
+            _letter("d5", "task", "parked", run_id=OVERDUE, task=0, token=1),
             _letter("d3", "record", "parked", topic="headrace.events", partition=0, offset=7),
         ],
         "partition_owner": [{"topic": "headrace.events", "partition": 0, "topic_id": "x", "next_offset": 8}],
         "log_end": [{"topic": "headrace.events", "partition": 0, "topic_id": "x", "end": 8}],
     }  # fmt: skip
     return ledger, log, dump
+
+
+def _pooled(task: str, at: float, receipt: int) -> list[dict[str, Any]]:
+    """A body that is in its pool for six tenths of a second."""
+    marks = (("enter", 0.0), ("leave", 0.6))
+    notes = [
+        _call(f"{POOLED}/{task}", 1, T0 + at, "noted", None, op="note", mark=mark, after=after) for mark, after in marks
+    ]
+    return [*notes, _call(f"{POOLED}/{task}", 1, T0 + at, "done", receipt)]
+
+
+def _slots(pool: str, at: float, limit: int | None, granted: list[float]) -> dict[str, Any]:
+    held = [[f"{pool}-{when}", 0, 1, T0 + when] for when in granted]
+    return {"op": "slots", "at": T0 + at, "pool": pool, "limit": limit, "set_at": T0, "held": held}
 
 
 def _signal(id_: str, count: int, status: str, **more: Any) -> dict[str, Any]:
@@ -281,6 +343,32 @@ def _reorder(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> N
         entry["count"] = 1 - entry["count"]
 
 
+def _crowd(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
+    """The fourth body enters while three are in."""
+    ledger[:] = [line for line in ledger if line["key"] != f"{POOLED}/d"] + _pooled("d", 1.3, 23)
+
+
+def _ask_again(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
+    dump["inbox"].append({**dump["inbox"][0], "inbox_id": "j"})
+
+
+def _leave_as_it_is(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
+    for table in ("task", "attempt"):
+        dump[table].remove(_row(dump, table, run_id=UNDONE, task=UNDO))
+
+
+def _leave_unclear(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
+    _leave_as_it_is(ledger, log, dump)
+    _row(dump, "task", run_id=UNDONE, task=0).update(status="failed")
+
+
+def _begin_unpaused(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
+    """The start knew nothing of the pause, which was told later."""
+    for row in dump["history"]:
+        if row["run_id"] == HELD and row["row_version"] == 2:
+            row["kind"], row["detail"] = "attempt_started", None
+
+
 START = {"op": "start", "key": LINEAR, "answer": {"run_id": LINEAR}}
 DECIDE = {"op": "decide", "approval_id": "q"}
 SPOILED: list[tuple[str, str, Spoil]] = [
@@ -334,9 +422,37 @@ SPOILED: list[tuple[str, str, Spoil]] = [
     ("I21", "a run that undid what it did, and failed", _set("run", {"run_id": UNDONE}, status="failed")),
     ("I21", "what was done first, undone first",
      _set("attempt", {"run_id": UNDONE, "task": UNDO + 1}, ended_at=T0 + 24.9)),
+    ("I21", "what had completed and was not undone", _leave_as_it_is),
+    ("I21", "an effect that nothing undid", _leave_unclear),
     ("I9", "a run that is undone only in part", _set("task", {"run_id": UNDONE, "task": UNDO}, status="failed")),
     ("I25", "an end of no pause", _add("history", _history(LINEAR, 7, "resumed", T0, detail={"scope": 1}))),
     ("I25", "what is withheld for ever", _set("task", {"run_id": LINEAR, "task": 0}, withheld="turn")),
+    ("I25", "a command that is kept back for ever", _add("held_command", {"run_id": LINEAR, "task": 0,
+                                                                         "released_at": None})),
+    ("I25", "a pause without an end", _set("workflow_pause", {}, resumed_at=None)),
+    ("I25", "a start that did not see the pause", _begin_unpaused),
+    ("I25", "a body that began in the pause", _tell(_call(f"{HELD}/a", 1, T0 + 41, "repeated", 12))),
+    ("I15", "more slots than the limit", _say(_slots("strict", 3.0, 2, [1.9, 2.5, 2.6]))),
+    ("I15", "more begun than the rate allows", _say(_slots("rated", 1.6, None, [1.3, 1.35, 1.4, 1.5, 1.55]))),
+    ("I15", "more bodies than slots", _crowd),
+    ("I15", "a slot without a holder", _add("pool_slot", {"run_id": POOLED, "task": 0, "token": 1, "pool": "strict"})),
+    ("I15", "a waiter of a run that has ended", _add("pool_waiter", {"run_id": POOLED, "task": 0, "pool": "strict"})),
+    ("I12", "a round that is missing", _drop("attempt", run_id=ROUNDS, round=0)),
+    ("I12", "a round too many", _set("attempt", {"run_id": ROUNDS, "round": 0}, output={"receipt": 10, "done": True})),
+    ("I12", "a repeat that ended too early",
+     _set("attempt", {"run_id": ROUNDS, "round": 1}, output={"receipt": 11, "done": False})),
+    ("I12", "a round with two effects", _tell(_call(f"{ROUNDS}/poll/1", 2, T0 + 2.1, "done", 19))),
+    ("I10", "a deadline before its time", _set("history", {"run_id": OVERDUE, "kind": "due"}, at=T0 + 2.9)),
+    ("I19", "a run on another version", _set("workflow_version", {"version": 2}, version=3)),
+    ("I19", "a move that nobody had paused for", _drop("history", run_id=MOVED, kind="paused")),
+    ("I19", "a start on another version", _set("history", {"kind": "migrated"}, detail={"from": 3, "to": 2})),
+    ("I26", "a run asked twice by a bulk", _ask_again),
+    ("I26", "a run asked that had no turn", _drop("bulk_item")),
+    ("I26", "a turn that asked nothing", _set("bulk_item", {}, inbox_id="k")),
+    ("I26", "a turn that never came", _set("bulk_item", {}, outcome=None)),
+    ("I26", "a bulk without an end", _set("bulk", {}, finished_at=None)),
+    ("I26", "an accepted bulk that is not there", _drop("bulk")),
+    ("I26", "one request, two bulks", lambda ledger, log, dump: dump["bulk"].append(dict(dump["bulk"][0]))),
     ("I16", "a body long after the cancel", _tell(_call(f"{STOPPED}/a", 1, T0 + 90, "done", 9))),
     ("I16", "history after the cancel", _add("history", _history(STOPPED, 4, "due", T0 + 2.5, task=0, token=1))),
     ("I18", "a poison record nobody set aside", _drop("dead_letter", dead_letter_id="d3")),
@@ -344,6 +460,12 @@ SPOILED: list[tuple[str, str, Spoil]] = [
     ("I18", "a forged result that counted", _set("attempt", {"run_id": ASKED}, output={"forged": True})),
     ("I20", "two decisions accepted", _say({**DECIDE, "decision": "reject", "actor": "grace"})),
     ("I16b", "a child that was never started", _set("child_run", {}, status="asked")),
+    ("I16b", "a child that was asked to end and not told", _set("child_run", {}, cancel_asked_at=T0 + 1)),
+    ("I16b", "a child whose parent is gone", _set("child_run", {}, parent_run_id="nobody")),
+    ("I16b", "a child that outlived its parent", lambda ledger, log, dump: (
+        _row(dump, "task", run_id=PARENT).update(status="cancelled"),
+        _row(dump, "run", run_id=CHILD).update(finished_at=T0 + 60),
+        _row(dump, "history", run_id=PARENT, row_version=2).update(kind="cancelled"))),
     ("I16b", "a child without a run", _drop("run", run_id=CHILD)),
     ("I16b", "a child that was cancelled for no reason", _set("run", {"run_id": CHILD}, status="cancelled")),
     ("I16b", "a child whose end was not noted", _set("child_run", {}, status="started")),
@@ -351,6 +473,8 @@ SPOILED: list[tuple[str, str, Spoil]] = [
     ("I20", "decided by somebody else", _set("approval", {}, decided_by="grace")),
     ("I20", "applied other than decided", _set("history", {"kind": "decided"}, detail={"outcome": "rejected"})),
     ("I20", "decided without a vote", _drop("approval_vote")),
+    ("I20", "an approval with too few votes", _set("approval", {}, needed=2)),
+    ("I20", "a question that people decided and that expired", _set("approval", {}, status="expired")),
     ("I20", "a vote too many", _add("approval_vote", {"approval_id": "q", "actor": "eve", "decision": "approve"})),
     ("I20", "a question that outlived its run", _set("approval", {}, status="waiting")),
     ("I22", "a dead letter closed twice", _say({"op": "replay", "dead_letter_id": "d1"})),

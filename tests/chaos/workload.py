@@ -1,14 +1,16 @@
 """What is started: the workflows, and by seed which of them, with which input.
 
-W1 linear with effect keys · W2 fan-out of 20 and a join, with a random skip · map: 12 items, 5 at a time · W4 approval
-with expiry, and signals with a time-out that fails or is an outcome · W5 sagas · W6 parents and children ·
-W8 retry and backoff · W9 odd results, and bodies that kill their worker · outside: effects without keys (`manual`,
-`reconcile`) and exclusive tasks. W3 (durable functions), W7 (schedules) and W10 (tenants) need features
-that are still to come.
+W1 linear with effect keys · W2 fan-out of 20 and a join, with a random skip · map: 12 items, 5 at a time · W4
+approval with expiry, questions that need two of three, and signals with a time-out that fails or is an outcome · W5
+sagas, with a failure at each task and of what undoes it · W6 parents and children, cancelled · W8 retry and backoff ·
+W9 odd results, and bodies that kill their worker · outside: effects without keys (`manual`, `reconcile`) and
+exclusive tasks · pool: few slots, one limit that moves, one whose rows are taken away, a rate · repeat: rounds ·
+deadline: of a task, of a queue and of a run · race: short runs at whose end two acts are asked at once. W3 (durable
+functions), W7 (schedules) and W10 (tenants) need features that are still to come.
 """
 
 import random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 FAN: Final = 20
 ITEMS: Final = 12
@@ -104,12 +106,13 @@ def _outside() -> dict[str, Any]:
 
 
 def _child() -> dict[str, Any]:
+    """Its second task fails for good where the input says so; then the task of the parent does."""
     return {
         "name": "w6-child",
         "output": {"receipt": "${{ tasks.one.output }}"},
         "tasks": {
             "one": {"run": "chaos.effect", "retry": _RETRY},
-            "two": {"run": "chaos.effect", "needs": ["one"], "with": "${{ tasks.one.output }}", "retry": _RETRY},
+            "two": {"run": "chaos.saga", "needs": ["one"], "with": "${{ tasks.one.output }}", "retry": _RETRY},
         },
     }
 
@@ -152,9 +155,10 @@ def _odd() -> dict[str, Any]:
 
 
 def _saga() -> dict[str, Any]:
-    """Nobody ever tells the last task anything, so the run fails behind all others; or earlier, or it is cancelled."""
-    undo = {"run": "chaos.effect", "with": "${{ task.input }}", "retry": _RETRY}
-    done = {"run": "chaos.effect", "retry": _RETRY, "compensate": undo}
+    """Any of its tasks fails, by the input: before its effect, so that there is nothing to undo, or behind it and
+    without a word. What undoes a task may fail for good, until a person repairs it."""
+    undo = {"run": "chaos.undo", "with": "${{ task.input }}", "retry": _RETRY}
+    done = {"run": "chaos.saga", "retry": _RETRY, "compensate": undo}
     return {
         "name": "w5",
         "tasks": {
@@ -162,9 +166,86 @@ def _saga() -> dict[str, Any]:
             "left": {**done, "needs": ["first"], "with": "${{ tasks.first.output }}"},
             "right": {**done, "needs": ["first"], "with": "${{ tasks.first.output }}"},
             "meet": {**done, "needs": ["left", "right"], "with": "${{ tasks.left.output }}"},
-            "last": {"needs": ["meet"], "signal": {"name": "chaos.never", "timeout": "1s"}},
+            "last": {"run": "chaos.saga", "needs": ["meet"], "with": "${{ tasks.meet.output }}", "retry": _RETRY},
         },
     }
+
+
+SAGA_TASKS: Final = ("first", "left", "right", "meet", "last")
+
+
+def _votes() -> dict[str, Any]:
+    """Two of three have to agree; people vote at once, at the expiry, and while somebody cancels the run."""
+    question = {
+        "title": "Both of you?",
+        "approvers": ["ada", "grace", "eve"],
+        "needed": 2,
+        "expires": "4s",
+        "on_expiry": "fail",
+    }
+    after = {"run": "chaos.effect", "needs": ["ask"], "with": "${{ input }}", "retry": _RETRY}
+    return {"name": "w4-votes", "tasks": {"ask": {"approval": question}, "after": after}}
+
+
+class PoolLimit(NamedTuple):
+    limit: int | None
+    rate: str | None = None
+
+
+POOLS: Final = {"strict": PoolLimit(2), "robbed": PoolLimit(2), "rated": PoolLimit(None, "3/10s")}
+"""What they begin with. The limit of `strict` is moved while it works, up to POOL_LIMIT_MAX; rows of `robbed` are
+deleted; nobody touches `rated`."""
+POOL_LIMIT_MAX: Final = 3
+
+
+def _pool() -> dict[str, Any]:
+    held = {"run": "chaos.pooled", "retry": _RETRY, "pool": "strict"}
+    robbed = {"run": "chaos.pooled", "retry": _RETRY, "pool": "robbed", "with": "${{ input }}"}
+    return {
+        "name": "pool",
+        "tasks": {
+            "held": {**held, "map": {"over": [*range(4)], "failures": "finish"}, "with": "${{ input }}"},
+            "robbed": robbed,
+            "behind": {**robbed, "needs": ["robbed"]},
+            "rated": {"run": "chaos.effect", "retry": _RETRY, "pool": "rated"},
+        },
+    }
+
+
+ROUNDS_MAX: Final = 4
+
+
+def _repeat() -> dict[str, Any]:
+    repeat = {"until": "output.done", "max": ROUNDS_MAX, "delay": "200ms"}
+    poll = {"run": "chaos.round", "retry": _RETRY, "timeout": "15s", "repeat": repeat}
+    last = {"run": "chaos.effect", "needs": ["poll"], "with": "${{ tasks.poll.output }}", "retry": _RETRY}
+    return {"name": "repeat", "tasks": {"poll": poll, "last": last}}
+
+
+DEADLINE_SECONDS: Final = 3.0
+START_SECONDS: Final = 2.0
+RUN_DEADLINE_SECONDS: Final = 8.0
+
+
+def _deadline() -> dict[str, Any]:
+    late = {"run": "chaos.effect", "retry": _RETRY, "deadline": f"{DEADLINE_SECONDS:g}s"}
+    queued = {"run": "chaos.effect", "retry": _RETRY, "start_within": f"{START_SECONDS:g}s"}
+    return {
+        "name": "deadline",
+        "deadline": f"{RUN_DEADLINE_SECONDS:g}s",
+        "tasks": {
+            "late": late,
+            "queued": queued,
+            "behind": {**late, "needs": ["queued"], "with": "${{ tasks.queued.output }}"},
+        },
+    }
+
+
+def _race() -> dict[str, Any]:
+    """Short, so that what is asked of it meets its end."""
+    one = {"run": "chaos.effect", "retry": _RETRY}
+    two = {"run": "chaos.effect", "needs": ["one"], "with": "${{ tasks.one.output }}", "retry": _RETRY}
+    return {"name": "race", "tasks": {"one": one, "two": two}}
 
 
 WORKFLOWS: Final[list[dict[str, Any]]] = [
@@ -172,26 +253,36 @@ WORKFLOWS: Final[list[dict[str, Any]]] = [
     _fan(),
     _map(),
     *map(_approval, ("fail", "approve", "reject")),
+    _votes(),
     _signals(),
     _child(),
     _parent(),
     _saga(),
     _outside(),
+    _pool(),
+    _repeat(),
+    _deadline(),
+    _race(),
     _retries(),
     _odd(),
 ]
 _SHARES: Final = {
-    "w1": 50,
-    "w2": 10,
-    "map": 8,
+    "w1": 40,
+    "w2": 8,
+    "map": 6,
     "w4-fail": 6,
     "w4-approve": 4,
     "w4-reject": 4,
+    "w4-votes": 6,
     "w4-signal": 8,
-    "w6": 8,
-    "w5": 8,
+    "w6": 6,
+    "w5": 10,
     "outside": 12,
-    "w8": 15,
+    "pool": 6,
+    "repeat": 6,
+    "deadline": 6,
+    "race": 8,
+    "w8": 12,
     "w9": 4,
 }
 _ODD_KINDS: Final = (
@@ -200,9 +291,22 @@ _ODD_KINDS: Final = (
 )  # fmt: skip
 
 
-def choose(draw: random.Random, number: int) -> tuple[str, dict[str, Any]]:
-    """The workflow and the input of one start."""
-    workflow = draw.choices(list(_SHARES), list(_SHARES.values()))[0]
+CONTROLLED: Final = ("w1", "w2", "map", "w4-fail", "w4-votes", "w5", "w6", "w6-child", "w8", "pool", "repeat", "race")
+"""What operators act on as a whole. Where they act at random the oracle still knows what must become of each run."""
+
+
+def next_version(name: str, draw: random.Random) -> dict[str, Any]:
+    """The workflow with another description; half of the time with a task more, behind all others."""
+    workflow = next(each for each in WORKFLOWS if each["name"] == name)
+    tasks = {**workflow["tasks"]}
+    if draw.random() < 0.5:
+        tasks["more"] = {"run": "chaos.effect", "with": {"before": 0.05}, "retry": _RETRY}
+    return {**workflow, "tasks": tasks, "description": f"as of {draw.random()}"}
+
+
+def choose(draw: random.Random, number: int, workflow: str = "") -> tuple[str, dict[str, Any]]:
+    """The workflow, when it is not given, and the input of one start."""
+    workflow = workflow or draw.choices(list(_SHARES), list(_SHARES.values()))[0]
     given: dict[str, Any] = {"n": number, "before": _pause(draw), "after": _pause(draw)}
     match workflow:
         case "map":
@@ -212,6 +316,22 @@ def choose(draw: random.Random, number: int) -> tuple[str, dict[str, Any]]:
             given["before"], given["after"] = given["before"] / 4, 0.01
         case "w8":
             given |= {"fails": draw.randrange(4), "how": draw.choice(("error", "error", "later", "never", "slow"))}
+        case "w5":
+            given |= {
+                "fails_at": draw.choice((*SAGA_TASKS, "nowhere")),
+                "how": draw.choice(("before", "after")),
+                "undo_fails": draw.choice((*SAGA_TASKS, "nowhere", "nowhere")),
+            }
+        case "w6":
+            given |= {"fails_at": draw.choices(("two", "nowhere"), (1, 4))[0], "how": "before"}
+        case "repeat":
+            given |= {"rounds": draw.randint(1, ROUNDS_MAX + 1), "before": given["before"] / 4}
+        case "deadline":
+            given["before"] = round(draw.choice((0.1, 1.0, 2.8, 4.0)) * draw.uniform(0.8, 1.2), 3)
+        case "pool":
+            given["before"], given["after"] = round(draw.uniform(0.1, 0.8), 3), 0.01
+        case "race":
+            given["before"], given["after"] = round(draw.uniform(0.01, 0.3), 3), 0.01
         case "w9":
             given |= {"kind": draw.choice(_ODD_KINDS), "times": draw.choice((1, 2, 9))}
         case _:

@@ -1,0 +1,155 @@
+"""The oracle's rules of what operators do: pauses, bulks, and moves to another version."""
+
+from collections import Counter, defaultdict
+from typing import Any, Final
+
+from tests.chaos.facts import CLOCK_SECONDS, Facts, Found, Row
+
+PAUSED_WORKFLOW: Final = 2
+"""The scope of a pause in the history of a run."""
+KINDS: Final = {
+    "cancel": "cancelled", "terminate": "terminated", "pause": "paused", "resume": "resumed", "release": "released",
+    "rerun": "reran", "migrate": "migrated",
+}  # fmt: skip
+"""What a bulk asks of a run, and the request that it becomes."""
+
+
+# == pauses ============================================================================================================
+def pauses(facts: Facts) -> Found:
+    """I25: what a pause withheld was handed out by its end, a run that is paused was not paused for nothing, and one
+    that was started while its workflow was paused began nothing before that was over."""
+    for key, task in facts.tasks.items():
+        if task.get("withheld"):
+            yield "a task is withheld after every pause has ended", facts.name(key)
+    for row in facts.dump.get("held_command", []):
+        if row["released_at"] is None:
+            yield "a command is kept back after every pause has ended", f"{row['run_id']} task {row['task']}"
+    for row in (*facts.dump.get("workflow_pause", []), *facts.dump.get("queue_pause", [])):
+        if row.get("resumed_at") is None:
+            yield "a pause has not ended", str(row.get("workflow") or row.get("queue"))
+    for run_id, rows in facts.history.items():
+        yield from _alternating(run_id, rows)
+    yield from _begun_paused(facts)
+
+
+def _alternating(run_id: str, rows: list[Row]) -> Found:
+    """One that ended is paused no more, and may be again once it was taken up."""
+    last: dict[int, str] = {}
+    for row in rows:
+        if row["kind"] in ("replayed", "reran"):
+            last = {scope: f"{kind}, maybe" for scope, kind in last.items()}
+        elif row["kind"] in ("paused", "resumed"):
+            scope, before = row["detail"]["scope"], last.get(row["detail"]["scope"], "resumed")
+            if before == row["kind"]:
+                yield f"{row['kind']} follows {before}, of scope {scope}", run_id
+            last[scope] = row["kind"]
+
+
+def _begun_paused(facts: Facts) -> Found:
+    """Between the answer to the pause of its workflow and the request for its end, a start begins paused: decided in
+    the transaction that starts it. (A child is told within seconds.)"""
+    spans = _spans(facts)
+    if not spans:
+        return
+    started = {entry["answer"]["run_id"]: entry.get("workflow", "") for entry in facts.calls("start", "OK")}
+    for run_id, workflow in started.items():
+        rows = facts.history.get(run_id, [])
+        if not rows or not any(begin < rows[0]["at"] < end for begin, end in spans.get(workflow, [])):
+            continue
+        if len(rows) < 2 or rows[1]["kind"] != "paused" or rows[1]["detail"]["scope"] != PAUSED_WORKFLOW:
+            yield "a run was started while its workflow was paused, and is not", run_id
+            continue
+        over = [row["at"] for row in rows if row["kind"] == "resumed" and row["detail"]["scope"] == PAUSED_WORKFLOW]
+        begun = [line["begun_at"] for line in facts.by_run.get(run_id, []) if "begun_at" in line]
+        if begun and (not over or min(begun) < over[0] - CLOCK_SECONDS):
+            yield "a body began while the workflow of its run was paused", run_id
+
+
+def _spans(facts: Facts) -> dict[str, list[tuple[float, float]]]:
+    """When each workflow was surely paused."""
+    spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    asked = sorted(
+        (entry for op in ("pause_all", "resume_all") for entry in facts.calls(op)), key=lambda entry: entry["at"]
+    )
+    since: dict[str, float] = {}
+    for entry in asked:
+        target = entry["target"]
+        if entry["op"] == "pause_all" and entry["outcome"] == "OK":
+            since[target] = entry["done_at"]
+        elif entry["op"] == "resume_all" and target in since:
+            spans[target.rpartition("/")[2]].append((since.pop(target) + CLOCK_SECONDS, entry["at"] - CLOCK_SECONDS))
+    return spans
+
+
+# == bulks =============================================================================================================
+def bulks(facts: Facts) -> Found:
+    """I26: a bulk that was accepted is there, once, and comes to its end; each of its runs has one turn, at which it is
+    asked once what one person would ask, or is not, with a reason; and nobody else is asked."""
+    rows = {row["reason"]: row for row in facts.dump.get("bulk", []) if row["act"] in KINDS}
+    for reason, count in Counter(row["reason"] for row in facts.dump.get("bulk", []) if row["act"] in KINDS).items():
+        if count > 1:
+            yield f"one request made {count} bulks", reason
+    for entry in facts.calls("bulk", "OK"):
+        if entry["reason"] not in rows or rows[entry["reason"]]["bulk_id"] != entry["answer"]["bulk_id"]:
+            yield "an accepted bulk is not there", entry["reason"]
+    items: dict[str, list[Row]] = defaultdict(list)
+    for item in facts.dump.get("bulk_item", []):
+        items[item["bulk_id"]].append(item)
+    asked: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in facts.dump["inbox"]:
+        if (reason := (row.get("body") or {}).get("reason")) in rows:
+            asked[reason][row["run_id"]].append(row)
+    for reason, bulk in rows.items():
+        if bulk["finished_at"] is None:
+            yield "a bulk never came to its end", reason
+        if len(items[bulk["bulk_id"]]) != bulk["selected"]:
+            yield f"a bulk of {bulk['selected']} has {len(items[bulk['bulk_id']])} items", reason
+        yield from _turns(facts, bulk, items[bulk["bulk_id"]], asked[reason])
+
+
+def _turns(facts: Facts, bulk: Row, items: list[Row], asked: dict[str, list[Row]]) -> Found:
+    reason, kind = bulk["reason"], KINDS[bulk["act"]]
+    done = {item["item_id"]: item for item in items if item["outcome"] == "done"}
+    if len({item["item_id"] for item in items}) < len(items):
+        yield "a run is in one bulk twice", reason
+    for item in items:
+        where = f"{reason}: {item['item_id']}"
+        if item["outcome"] is None:
+            yield "a run never had its turn", where
+        elif item["outcome"] == "refused" and not item["reason"]:
+            yield "a turn was refused for no reason", where
+        elif item["outcome"] == "stopped" and bulk["stopped_by"] is None:
+            yield "a turn was left out, and nobody stopped its bulk", where
+    for run_id in done.keys() | asked.keys():
+        told = asked.get(run_id, [])
+        if len(told) != (run_id in done) or any(row["kind"] != kind for row in told):
+            yield f"a run was asked {len(told)} times by a bulk", f"{reason}: {run_id}"
+        elif told and told[0]["inbox_id"] != done[run_id]["inbox_id"]:
+            yield "a turn names another request", f"{reason}: {run_id}"
+        moved = [row for row in facts.of_run(run_id, kind) if (row["detail"] or {}).get("reason") == reason]
+        if len(moved) > len(told):
+            yield f"a run was moved {len(moved)} times by a bulk", f"{reason}: {run_id}"
+
+
+# == versions ==========================================================================================================
+def versions(facts: Facts) -> Found:
+    """I19: a run is on the version on which it was started, or on the one to which it was moved last, while it was
+    paused; moves follow each other."""
+    answered: dict[str, int] = {
+        entry["answer"]["run_id"]: entry["answer"]["version"]
+        for entry in facts.calls("start", "OK")
+        if "version" in entry["answer"]
+    }
+    for run_id in facts.runs:
+        now: Any = facts.version(run_id).get("version")
+        moves = facts.of_run(run_id, "migrated")
+        path = [moves[0]["detail"]["from"], *(row["detail"]["to"] for row in moves)] if moves else [now]
+        if path[-1] != now or any(row["detail"]["from"] != before for row, before in zip(moves, path, strict=False)):
+            yield f"a run is on version {now}, and was moved by {path}", run_id
+        if run_id in answered and answered[run_id] not in path:
+            yield f"a run was started on version {answered[run_id]}, and was on {path}", run_id
+        for move in moves:
+            before = [r for r in facts.history[run_id] if r["row_version"] < move["row_version"]]
+            scopes = {r["detail"]["scope"]: r["kind"] for r in before if r["kind"] in ("paused", "resumed")}
+            if "paused" not in scopes.values():
+                yield "a run was moved while nobody paused it", run_id

@@ -1,0 +1,94 @@
+"""Operators: people who act on many runs at once, or on what all runs share.
+
+Now and then one of them pauses a workflow or a queue and lets it go on, asks the same of all runs that match a filter,
+or publishes another version. Each act has an idempotency key, and is repeated until it is answered.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from tests.chaos.driver import Driver
+from tests.chaos.system import QUEUE
+from tests.chaos.workload import CONTROLLED, POOLS, next_version
+
+EVERY_SECONDS: Final = (3.0, 9.0)
+PAUSE_SECONDS: Final = (0.5, 3.0)
+BULK_ACTS: Final = ("cancel", "terminate", "pause", "resume", "rerun", "rerun", "migrate")
+_SINCE_SECONDS: Final = {"cancel": 2.0, "terminate": 1.0, "rerun": 20.0}
+"""How far back a bulk looks: most runs are to end by themselves."""
+
+
+class Operators:
+    def __init__(self, driver: Driver, seed: int) -> None:
+        self._driver, self._draw = driver, random.Random(f"operators/{seed}")
+        self._number = 0
+        self._pausing: set[str] = set()
+        """What one of them pauses at this moment, and will let go on."""
+        self._is_over = False
+
+    async def set_pools(self) -> None:
+        for name, pool in POOLS.items():
+            await self._ask("set_pool", "PUT", f"/pools/{name}", pool._asdict(), pool=name)
+
+    async def work(self, until: float) -> None:
+        """One act after the other, each begun before the time is over and carried to its end."""
+        acts: tuple[Callable[[], Awaitable[None]], ...] = (
+            self._pause_workflow, self._pause_workflow, self._pause_queue, self._bulk, self._bulk, self._bulk,
+            self._publish,
+        )  # fmt: skip
+        while (left := until - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, self._draw.uniform(*EVERY_SECONDS)))
+            await self._draw.choice(acts)()
+        self._is_over = True
+
+    async def clear_up(self) -> None:
+        """What is paused and by nobody here: an unanswered request that came through after its end was asked for. And,
+        for the same reason, a limit at which nothing would ever begin."""
+        looks = (("/pauses", "workflows", "workflow"), ("/queues/pauses", "queues", "queue"))
+        for path, kind, field in looks:
+            for item in await self._driver.items(path):
+                name = f"/{kind}/{item[field]}"
+                if name not in self._pausing:
+                    await self._ask("resume_all", "POST", f"{name}/resume", {"reason": "forgotten"}, target=name)
+        if self._is_over and any(pool["limit"] == 0 for pool in await self._driver.items("/pools")):
+            await self.set_pools()
+
+    async def _pause_workflow(self) -> None:
+        await self._pause(f"/workflows/{self._draw.choice(CONTROLLED)}")
+
+    async def _pause_queue(self) -> None:
+        await self._pause(f"/queues/{QUEUE}")
+
+    async def _pause(self, target: str) -> None:
+        self._pausing.add(target)
+        try:
+            await self._ask("pause_all", "POST", f"{target}/pause", {"reason": "chaos"}, target=target)
+            await asyncio.sleep(self._draw.uniform(*PAUSE_SECONDS))
+            await self._ask("resume_all", "POST", f"{target}/resume", {"reason": "chaos"}, target=target)
+        finally:
+            self._pausing.discard(target)
+
+    async def _bulk(self) -> None:
+        """The reason names the bulk, so that the oracle finds what was asked for it."""
+        act, workflow = self._draw.choice(BULK_ACTS), self._draw.choice(CONTROLLED)
+        reason = f"bulk {self._number}"
+        filter: dict[str, Any] = {"workflow": workflow}
+        if act in _SINCE_SECONDS:
+            filter["since"] = datetime.fromtimestamp(time.time() - _SINCE_SECONDS[act], UTC).isoformat()
+        body = {"act": act, "filter": filter, "reason": reason, "rate": self._draw.choice((2, 20, 500))}
+        entry = await self._ask("bulk", "POST", "/bulk", body, act=act, reason=reason)
+        if entry["outcome"] == "OK" and self._draw.random() < 0.2:
+            await asyncio.sleep(self._draw.uniform(0, 1))
+            await self._ask("stop_bulk", "POST", f"/bulk/{entry['answer']['bulk_id']}/stop", None, reason=reason)
+
+    async def _publish(self) -> None:
+        name = self._draw.choice(CONTROLLED)
+        await self._ask("publish", "POST", "/workflows", next_version(name, self._draw), workflow=name)
+
+    async def _ask(self, op: str, method: str, path: str, body: Any, **facts: Any) -> dict[str, Any]:
+        self._number += 1
+        return await self._driver.persist(op, method, path, body, request_key=f"operator-{self._number}", **facts)
