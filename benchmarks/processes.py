@@ -11,15 +11,15 @@ POSTGRES: Final = "postgres"
 _MEMORY: Final = re.compile(r"^(VmRSS|RssAnon|RssShmem):\s+(\d+) kB", re.MULTILINE)
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process with all its threads; 0 when it is gone. Nanosecond accounting of the
-    scheduler."""
-    total = 0
+def thread_seconds(pid: int) -> dict[int, float]:
+    """User and system time of each thread of a process, by its number; empty when it is gone. Nanosecond accounting of
+    the scheduler. It has no sum of a process that threads which ended are part of."""
+    found: dict[int, float] = {}
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
-                total += int((thread / "schedstat").read_text().split()[0])
-    return total / 1e9
+                found[int(thread.name)] = int((thread / "schedstat").read_text().split()[0]) / 1e9
+    return found
 
 
 def resident_mib(pid: int) -> dict[str, float]:
@@ -64,7 +64,7 @@ def postgres_part(pid: int) -> str:
 
 
 class Sampler:
-    """CPU and memory by part. A process that ends is known by its last sample, so sample often."""
+    """CPU and memory by part. A thread that ends is known by its last sample, so sample often."""
 
     def __init__(self, roots: dict[str, int], postgres: int) -> None:
         """roots: part -> pid, counted with their children. postgres: pid of the postmaster."""
@@ -77,10 +77,9 @@ class Sampler:
     def sample(self) -> None:
         is_first = not self._last
         for part, pid in self._processes():
-            seconds = cpu_seconds(pid)
-            if seconds:
-                self._first.setdefault((part, pid), seconds if is_first else 0.0)
-                self._last[part, pid] = seconds
+            for thread, seconds in thread_seconds(pid).items():
+                self._first.setdefault((part, thread), seconds if is_first else 0.0)
+                self._last[part, thread] = seconds
 
     def sample_memory(self) -> dict[str, float]:
         """MiB by part. Postgres: what each of its processes has of its own, and once what they share."""
@@ -111,8 +110,8 @@ class Sampler:
     def used(self) -> dict[str, float]:
         """Seconds of CPU by part since the first sample."""
         parts: dict[str, float] = {}
-        for (part, pid), seconds in self._last.items():
-            parts[part] = parts.get(part, 0.0) + seconds - self._first[part, pid]
+        for (part, thread), seconds in self._last.items():
+            parts[part] = parts.get(part, 0.0) + seconds - self._first[part, thread]
         return parts
 
 

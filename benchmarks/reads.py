@@ -11,7 +11,7 @@ import httpx
 from api.paging import token
 from benchmarks.bench import Bench, run_id_of_now
 from benchmarks.session import CHAIN, Session
-from benchmarks.table import percentiles
+from benchmarks.table import percentiles, spread
 from benchmarks.workflows import FAILING, fan_out
 from headrace.machine import RunStatus
 
@@ -20,6 +20,7 @@ DEPTHS: Final = (0.5, 0.9)
 """Share of the runs that a deep page has above it."""
 TIMEOUT_SECONDS: Final = 30.0
 WARM_REQUESTS: Final = 3
+DOCTOR_REQUESTS: Final = 3
 
 _AT_DEPTH: Final = "SELECT run_id::text FROM run ORDER BY run_id DESC OFFSET %(offset)s LIMIT 1"
 _RUNS: Final = "SELECT count(*) FROM run"
@@ -36,9 +37,19 @@ def measure(session: Session) -> None:
     pgbench = session.calibrate()
     found = _ask(bench, asked, sizes.requests)
     rows = [(name, f"{one['p50']:.1f} / {one['p99']:.1f} / {one['max']:.1f}") for name, one in found.items()]
+    doctor = _doctor(bench)
+    rows.append(("doctor, seconds: min / median / max", spread(doctor, 1)))
     runs = bench.one(_RUNS)
     title = f"reads of the API with {runs} runs, ms: p50 / p99 / max of {sizes.requests} requests each"
-    session.report.add("W7", title, rows, [{"ms": found}], pgbench_c8=pgbench, runs=runs, tasks=sizes.wide_tasks)
+    session.report.add(
+        "W7",
+        title,
+        rows,
+        [{"ms": found, "doctor_seconds": doctor}],
+        pgbench_c8=pgbench,
+        runs=runs,
+        tasks=sizes.wide_tasks,
+    )
 
 
 def _run_wide(bench: Bench, tasks: int) -> str:
@@ -103,6 +114,12 @@ def _ask(bench: Bench, asked: Asked, requests: int) -> dict[str, dict[str, float
         for name in _shuffled([*asked] * requests):
             times[name].append(_time(client, asked[name]))
     return {name: percentiles(of_one) for name, of_one in times.items()}
+
+
+def _doctor(bench: Bench) -> list[float]:
+    """Seconds of each examination, of as much as it looks at when nobody asks for more."""
+    with httpx.Client(base_url=bench.stack.api_url, headers=bench.stack.headers, timeout=TIMEOUT_SECONDS) as client:
+        return [_time(client, ("/doctor", {})) / 1000 for _ in range(DOCTOR_REQUESTS)]
 
 
 def _shuffled(names: Sequence[str]) -> list[str]:

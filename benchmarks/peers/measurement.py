@@ -19,7 +19,7 @@ import psycopg
 
 from benchmarks.peers.environments import python_of
 from benchmarks.peers.settings import HEADRACE
-from benchmarks.processes import cpu_seconds, families
+from benchmarks.processes import families, thread_seconds
 from headrace.embedded.databases import create_database, drop_database
 from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.embedded.process import free_port
@@ -100,7 +100,7 @@ class Measurements:
         """Seconds of this process, of what it has waited for, and of its Postgres."""
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         pid = self._postgres.pid or 0
-        servers = sum(cpu_seconds(one) for one in families([pid])[pid])
+        servers = sum(sum(thread_seconds(one).values()) for one in families([pid])[pid])
         return sum(one.ru_utime + one.ru_stime for one in used) + servers
 
 
