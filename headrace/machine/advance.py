@@ -524,7 +524,7 @@ def _reran(plan: Plan, run: RunState, event: Reran, at: int) -> Transition | Non
         else:
             ready(plan, run, draft, index, task, ended, at)
     close_decision(plan, run, draft, ended, at)
-    if draft.status in RUN_TERMINAL:
+    if draft.status in RUN_TERMINAL and draft.status is run.status:  # it ends again, as it had ended before
         draft.actions.append(finish_run(plan, run, draft))
     return draft
 
@@ -662,6 +662,7 @@ def _looked_up(plan: Plan, run: RunState, event: Succeeded, task: TaskState, at:
         take_as_done(plan, run, draft, event.task, task, bytes(verdict.output), ended)
     elif verdict.happened is None:
         park(run, draft, event.task, task, doubt, "; its lookup cannot tell either")
-    else:
-        retry_or_bury(plan, run, draft, event.task, task, doubt, ended, at)
+    else:  # and so nothing is in doubt any more
+        known = msgspec.structs.replace(doubt, ambiguous=False)
+        retry_or_bury(plan, run, draft, event.task, task, known, ended, at)
     return close_decision(plan, run, draft, ended, at)

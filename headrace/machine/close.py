@@ -41,7 +41,7 @@ def close_decision(plan: Plan, run: RunState, draft: Transition, ended: list[int
         draft.status = _derive(plan, draft)
     if draft.status in RUN_TERMINAL:
         draft.control &= ~PAUSES
-    if draft.status in RUN_TERMINAL and run.status not in RUN_TERMINAL:
+    if draft.status in RUN_TERMINAL and draft.status is not run.status:  # also of one that had ended otherwise
         draft.actions.append(finish_run(plan, run, draft))
     if plan.has_repeats:
         keep_rounds(plan, run, draft)

@@ -6,7 +6,7 @@ from headrace.machine.actions import Transition
 from headrace.machine.draft import put
 from headrace.machine.handout import hand_out
 from headrace.machine.place import compensation_of, is_compensation, task_of
-from headrace.machine.plan import Plan
+from headrace.machine.plan import Plan, TaskPlan
 from headrace.machine.reason import LOST
 from headrace.machine.run_state import RunState, TaskState, count_undone
 from headrace.machine.status import (
@@ -17,19 +17,24 @@ from headrace.machine.status import (
     CompensationCounts,
     RunStatus,
 )
+from headrace.machine.waiting import is_refusal
 
 UNDONE: Final = frozenset({RunStatus.FAILED, RunStatus.CANCELLED})
 """How a run would end that undoes what it did first."""
-_DOUBTFUL: Final = ("TIMEOUT", "AMBIGUOUS", "DEADLINE", LOST.code)
+_DOUBTFUL: Final = ("TIMEOUT", LOST.code)
 
 
-def is_to_undo(task: TaskState) -> bool:
+def is_to_undo(spec: TaskPlan, task: TaskState) -> bool:
     """Whether it had an effect, or may have had: it completed; items of it began; or its end leaves open what became of
-    its last attempt. A plain failure says that there is nothing to undo."""
+    its last attempt. A plain failure says that there is nothing to undo, and so does a rejection. Of a task with a
+    policy a lookup or a person has said so, unless that person let it fail."""
     if task.status is COMPLETED or task.items:
-        return True
+        return spec.approval is None or not is_refusal(task)
     error = task.error
-    return task.status is not SKIPPED and error is not None and (error.ambiguous or error.code in _DOUBTFUL)
+    if task.status is SKIPPED or error is None:
+        return False
+    is_open = error.code in _DOUBTFUL if spec.effect == "idempotent" else error.code == "AMBIGUOUS"
+    return error.ambiguous or is_open
 
 
 def begin_compensations(plan: Plan, run: RunState, draft: Transition) -> None:
@@ -37,7 +42,7 @@ def begin_compensations(plan: Plan, run: RunState, draft: Transition) -> None:
     they did nothing."""
     found: dict[int, TaskState] = {}
     for spec in plan.tasks:
-        if spec.compensation is not None and is_to_undo(draft.tasks.get(spec.index) or run.task(spec.index)):
+        if spec.compensation is not None and is_to_undo(spec, draft.tasks.get(spec.index) or run.task(spec.index)):
             found[compensation_of(spec.index)] = TaskState(PENDING)
     if not found:
         return

@@ -12,7 +12,7 @@ from headrace.errors import PayloadError
 from headrace.machine.actions import Abort, EndAttempt, SetDeadline, SetTimer, Transition
 from headrace.machine.draft import bury, clear_timer, item_counts, outputs_of, put
 from headrace.machine.effect import doubt_effect
-from headrace.machine.mapping import stop_map
+from headrace.machine.mapping import doubt_cancelled, stop_map
 from headrace.machine.place import RUN, items_of
 from headrace.machine.plan import Plan
 from headrace.machine.reason import DEADLINE
@@ -77,10 +77,12 @@ def end_by_deadline(
         return stop_map(plan, run, draft, index, task, DEADLINE, ended)
     if task.status is WAITING:
         ask_no_more(plan, draft, index, task)
-    _stop(draft, index, task, DEADLINE)
-    if task.status is RUNNING and plan.tasks[index].effect != "idempotent":
-        return doubt_effect(plan, run, draft, index, task, DEADLINE)
-    bury(run, draft, index, task, DEADLINE, ended)
+    spec = plan.tasks[index]
+    error = DEADLINE if spec.compensation is None else doubt_cancelled(spec, task, DEADLINE)
+    _stop(draft, index, task, error)
+    if task.status is RUNNING and spec.effect != "idempotent":
+        return doubt_effect(plan, run, draft, index, task, error)
+    bury(run, draft, index, task, error, ended)
 
 
 def _bury_first_item(plan: Plan, run: RunState, draft: Transition, index: int, ended: list[int]) -> None:

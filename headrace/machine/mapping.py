@@ -37,8 +37,8 @@ def cancel_task(plan: Plan, run: RunState, draft: Transition, index: int, error:
 
 
 def doubt_cancelled(spec: TaskPlan, task: TaskState, error: Error) -> Error:
-    """Why a task that has a compensation is cancelled, which says whether a body of it may have begun: that of a
-    hand-out without a claim may have, though nobody has heard of it."""
+    """Why a task that has a compensation is cancelled, or ended by its deadline, which says whether a body of it may
+    have begun: that of a hand-out without a claim may have, though nobody has heard of it."""
     is_out = task.status is RUNNING or (task.status is QUEUED and not spec.claims)
     return msgspec.structs.replace(error, ambiguous=True) if is_out or task.attempt else error
 
@@ -203,8 +203,9 @@ def rerun_items(
             continue
         if item.status is FAILED:
             draft.actions.append(CloseLetter(place, item.token, "replayed"))
-        elif item.attempt and each.effect != "idempotent":
-            doubt = item.error if item.error is not None and item.error.ambiguous else RERUN
+        is_open = item.error is not None and item.error.ambiguous
+        if item.attempt and each.effect != "idempotent" and (is_open or item.status is not FAILED):
+            doubt = item.error if is_open else RERUN  # one that failed has said that it had none
         waiting = TaskState(
             PENDING,
             item.attempt,

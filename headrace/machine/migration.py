@@ -58,6 +58,8 @@ def _why_not(run: RunState, new: Plan, index: int) -> str | None:
     task, other = run.task(index), new.tasks[index]
     if _kind(other) != _kind(spec):
         return f"it has begun as {_kind(spec)}, and is {_kind(other)} now"
+    if other.lookup is None and any(state.lookups for place, state in run.tasks.items() if task_of(place) == index):
+        return "it is being looked up what became of its effect, and it has no lookup now"
     if task.status not in TERMINAL and _limits(other) != _limits(spec):
         return f"it is open with {_limits(spec)}, and has {_limits(other)} now"
     if other.is_referenced and task.status is COMPLETED and task.output is None:

@@ -74,6 +74,11 @@ def _foresee_map(plan: Plan, run: RunState, index: int, after: TaskState, items:
     if effect == "idempotent":
         return Foreseen(index, then, "repeats", "effect_key", len(items))
     is_reopened = after.items is not None and after.token == run.task(index).token
-    if is_reopened and all(item.status is TaskStatus.FAILED or not item.attempt for item in states):
+    if is_reopened and not any(item.attempt and _may_have_happened(item) for item in states):
         return Foreseen(index, then, "did_not_happen", None, len(items))
     return Foreseen(index, then, "repeats", "lookup" if effect == "reconcile" else "person", len(items))
+
+
+def _may_have_happened(item: TaskState) -> bool:
+    """An item that failed told that it had no effect, unless it was ended in the middle."""
+    return item.status is not TaskStatus.FAILED or (item.error is not None and item.error.ambiguous)

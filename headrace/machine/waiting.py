@@ -50,6 +50,7 @@ class Heard(msgspec.Struct):
 
 
 _encode: Final = msgspec.json.Encoder().encode
+_decode_answered: Final[Callable[[bytes], Answered]] = msgspec.json.Decoder(Answered).decode
 _decode_heard: Final[Callable[[bytes], Heard]] = msgspec.json.Decoder(Heard).decode
 
 
@@ -78,6 +79,16 @@ def take_answer(
         return take_as_done(plan, run, draft, index, task, answer, ended)
     put(run, draft, index, msgspec.structs.replace(task, status=COMPLETED, output=answer))
     ended.append(index)
+
+
+def is_refusal(task: TaskState) -> bool:
+    """Whether it has completed with the answer of those who rejected it, in place of what its body would have done."""
+    if task.status is not COMPLETED or task.attempt or task.items is not None or task.output is None:
+        return False
+    try:
+        return _decode_answered(task.output).outcome == "rejected"
+    except msgspec.DecodeError:  # a person gave it an output
+        return False
 
 
 def ask_no_more(plan: Plan, draft: Transition, index: int, task: TaskState) -> None:

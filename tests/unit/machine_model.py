@@ -49,6 +49,7 @@ from headrace.machine.plan import (
     SignalPlan,
     WaitPlan,
 )
+from headrace.machine.run_state import ItemCounts
 from headrace.machine.status import PAUSED, RUN_TERMINAL, TERMINAL
 from headrace.messages import Admitted, Due, Error, Failed, Lost, Returned, Started, Succeeded
 
@@ -154,12 +155,17 @@ def content(transition: Transition | None) -> tuple[Any, ...] | None:
     if transition is None:
         return None
     counts = {status: count for status, count in transition.counts.items() if count}
+    maps = {index: still_to_come(counts) for index, counts in (transition.maps or {}).items()}
     return (
         transition.tasks, transition.missing, transition.wanted, counts, transition.attention, transition.control,
-        transition.status, transition.actions, transition.kept, list(transition.taken), transition.maps,
-        transition.plan,
+        transition.status, transition.actions, transition.kept, list(transition.taken), maps, transition.plan,
         transition.deadlines, transition.rounds, transition.compensations,
     )  # fmt: skip
+
+
+def still_to_come(counts: ItemCounts) -> ItemCounts:
+    """How far a map has come, without what memory alone knows: which of the items that ran again had begun before."""
+    return msgspec.structs.replace(counts, again=counts.again[counts.again_from :], again_from=0)
 
 
 def reload(run: RunState) -> RunState:
@@ -174,7 +180,10 @@ def reload(run: RunState) -> RunState:
 def essence(run: RunState) -> tuple[Any, ...]:
     """What two memories of one run must agree on. What a task misses counts only until it is decided."""
     missing = {
-        spec.index: (run.missing.get(spec.index, len(spec.needs)), run.wanted.get(spec.index, spec.quorum))
+        spec.index: (
+            run.missing.get(spec.index, len(spec.needs)),
+            None if spec.quorum is None else run.wanted.get(spec.index, spec.quorum),  # of another version, maybe
+        )
         for spec in run.plan.tasks
         if run.task(spec.index).is_untouched and not spec.is_chained
     }
@@ -182,9 +191,7 @@ def essence(run: RunState) -> tuple[Any, ...]:
         missing |= {place: (run.missing[place], None) for place in map(compensation_of, range(len(run.plan.tasks)))}
     counts = {status: count for status, count in run.counts.items() if count}
     maps = {
-        index: msgspec.structs.replace(counts, again=counts.again[counts.again_from :], again_from=0)
-        for index, counts in run.maps.items()
-        if run.tasks[index].status not in TERMINAL
+        index: still_to_come(counts) for index, counts in run.maps.items() if run.tasks[index].status not in TERMINAL
     }
     flags = (run.status, run.attention, run.control, run.deadline_at)
     return *flags, run.tasks, counts, missing, run.signals, maps, run.compensations

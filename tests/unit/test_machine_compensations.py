@@ -23,10 +23,11 @@ from headrace.machine import (
 )
 from headrace.machine.backoff import RetryPlan
 from headrace.machine.place import compensation_of, is_compensation
+from headrace.machine.plan import Effect
 from headrace.machine.reason import LOST
 from headrace.machine.status import PAUSED, TERMINAL
 from headrace.messages import Error
-from tests.unit.machine_model import BROKEN, DOUBTFUL, HOPELESS, INPUT, SECOND, Spec, Trial, task
+from tests.unit.machine_model import BRANCHING, BROKEN, DOUBTFUL, HOPELESS, INPUT, SECOND, Spec, Trial, task
 from tests.unit.test_machine_pairs import CLAIMS, OF_A_TASK
 
 SUBJECT = compensation_of(1)
@@ -307,6 +308,41 @@ def test_a_skipped_task_is_not_undone_and_lets_the_others_pass():
     assert trial.fail("c", HOPELESS)
     assert trial.state("a.compensate").status is TaskStatus.QUEUED
     assert trial.place("b.compensate") not in trial.run.tasks
+
+
+@pytest.mark.parametrize("over", [None, [1, 2]], ids=["task", "map"])
+def test_a_task_that_was_rejected_did_nothing_and_is_not_undone(over: list[int] | None):
+    trial = Trial(task("a", undo="undo", asks=BRANCHING, over=over), task("b", "a"))
+    assert trial.decide("a", "rejected")
+    assert trial.fail("b", HOPELESS)
+    assert trial.status is RunStatus.FAILED
+
+
+def test_a_task_of_which_a_person_said_that_it_is_done_is_undone():
+    trial = Trial(task("a", undo="undo"), task("b", "a"))
+    assert trial.tell(Supplied(0, trial.token("a"), b'{"outcome":"rejected"}'))
+    assert trial.fail("b", HOPELESS)
+    assert trial.status is RunStatus.COMPENSATING
+
+
+@pytest.mark.parametrize(("state", "is_undone"), [("asked", False), ("queued", True), ("claimed", False)])
+def test_a_task_that_ends_by_its_deadline_is_undone_when_its_body_may_have_begun(state: str, is_undone: bool):
+    effect: Effect = "manual" if state == "claimed" else "idempotent"
+    trial = Trial(task("a", undo="undo", deadline=60 * SECOND, asks=state == "asked", effect=effect))
+    assert trial.pass_deadline("a")
+    assert trial.status is (RunStatus.COMPENSATING if is_undone else RunStatus.FAILED)
+
+
+@pytest.mark.parametrize(("happened", "is_undone"), [(False, False), (None, True)])
+def test_what_a_lookup_says_of_an_effect_says_whether_it_is_undone(happened: bool | None, is_undone: bool):
+    """Of one that cannot tell a person lets the task fail, which says nothing either."""
+    trial = Trial(task("a", undo="undo", effect="reconcile", retry=RetryPlan(attempts=1)))
+    assert trial.claim("a")
+    assert trial.fail("a", DOUBTFUL)
+    assert trial.look_up("a", happened)
+    if happened is None:
+        assert trial.resolve("a", "fail")
+    assert trial.status is (RunStatus.COMPENSATING if is_undone else RunStatus.FAILED)
 
 
 def test_a_map_is_undone_as_one_task():

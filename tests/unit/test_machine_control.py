@@ -13,13 +13,14 @@ from headrace.machine import (
     RunState,
     RunStatus,
     SetTimer,
+    Supplied,
     TaskStatus,
     begin,
 )
 from headrace.machine.plan import WaitPlan
 from headrace.machine.status import PAUSED, PAUSES, RUN_TERMINAL, TERMINATED, WORKFLOW_PAUSED, derive_status
 from headrace.messages import Error
-from tests.unit.machine_model import INPUT, KEY, SECOND, SESSION, Trial, plan_of, task
+from tests.unit.machine_model import HOPELESS, INPUT, KEY, SECOND, SESSION, Trial, plan_of, task
 from tests.unit.test_machine_pairs import EVENTS, OF_A_TASK, STATES, current, states_of
 
 CLAIMS = ("claimed", "claimed_twice")
@@ -295,3 +296,20 @@ def test_a_pause_says_that_something_still_runs(busy: TaskStatus):
         assert derive_status(2, {TaskStatus.WAITING: 1}, attention=False, control=control) is RunStatus.PAUSED
         assert derive_status(2, {busy: 1}, attention=True, control=control) is RunStatus.NEEDS_ATTENTION
         assert derive_status(1, {TaskStatus.COMPLETED: 1}, attention=False, control=control) is RunStatus.COMPLETED
+
+
+# == a run that ends otherwise than it had ended ======================================================================
+def test_a_run_that_a_supplied_output_completes_tells_its_end_and_what_comes_out_of_it():
+    trial = Trial(task("a"), output={"a": "${{ tasks.a.output }}"})
+    assert trial.fail("a", HOPELESS)
+    assert trial.told[-1] == Finish(RunStatus.FAILED)
+    assert trial.tell(Supplied(0, trial.token("a"), b"7"))
+    assert trial.told[-1] == Finish(RunStatus.COMPLETED, b'{"a":7}')
+
+
+def test_a_run_that_stays_as_it_had_ended_tells_nothing():
+    trial = Trial(task("a"), task("b"))
+    assert trial.fail("a", HOPELESS)
+    assert trial.fail("b", HOPELESS)
+    assert trial.tell(Supplied(0, trial.token("a"), b"7"))
+    assert not any(isinstance(action, Finish) for action in trial.told)

@@ -6,7 +6,7 @@ from headrace.machine import Abort, CloseLetter, Dispatch, KeepOutput, Reran, Ru
 from headrace.machine.place import place_of
 from headrace.machine.plan import Failures
 from headrace.machine.rerun import Foreseen, foresee
-from tests.unit.machine_model import HOPELESS, Trial
+from tests.unit.machine_model import HOPELESS, SECOND, Trial, task
 from tests.unit.test_machine_maps import handed_out, mapped
 
 MAP = 1
@@ -248,6 +248,16 @@ def test_an_item_that_failed_and_had_no_effect_is_simply_tried_again():
     trial.restart()
     assert rerun(trial)
     assert handed_out(trial) == [("map.1", 2, b"1")]
+
+
+def test_an_item_that_the_deadline_of_its_map_ended_in_the_middle_goes_by_its_policy():
+    trial = Trial(task("map", over=[1], deadline=60 * SECOND, effect="manual"), task("after", "map"))
+    assert trial.claim("map.0")
+    assert trial.pass_deadline("map")
+    assert seen(trial)["map"] == Foreseen(0, "begins", "repeats", "person", 1)
+    assert rerun(trial)
+    assert letters_closed(trial) == [("map.0", "replayed")]
+    assert trial.state("map.0").is_parked
 
 
 def seen(trial: Trial, *names: str) -> dict[str, Foreseen]:

@@ -5,7 +5,7 @@ import pytest
 from headrace.machine import Dispatch, Finish, Migrated, RunStatus
 from headrace.machine.migration import find_obstacles
 from headrace.machine.plan import WaitPlan
-from tests.unit.machine_model import Spec, Trial, plan_of, task
+from tests.unit.machine_model import DOUBTFUL, Spec, Trial, plan_of, task
 from tests.unit.test_machine_pairs import STATES, states_of
 
 HOUR = 3_600_000_000
@@ -154,3 +154,14 @@ def test_what_stands_in_the_way_is_told_and_nothing_is_changed(new: list[Spec], 
 def test_what_is_untouched_may_be_anything():
     trial = waiting()
     assert obstacles(trial, OLD[0], OLD[1], task("book", "check"), task("charge", "book", asks=True)) == []
+
+
+@pytest.mark.parametrize("over", [None, [1]], ids=["task", "map"])
+def test_what_is_being_looked_up_is_not_moved_to_where_it_has_no_lookup(over: list[int] | None):
+    trial, name = Trial(task("a", effect="reconcile", over=over)), "a" if over is None else "a.0"
+    assert trial.claim(name)
+    assert trial.pause()
+    assert trial.fail(name, DOUBTFUL)
+    assert (trial.status, trial.state(name).lookups) == (RunStatus.PAUSED, 1)
+    assert not trial.migrate(task("a", over=over))
+    assert trial.migrate(task("a", effect="reconcile", over=over), task("b"))
