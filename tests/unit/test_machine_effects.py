@@ -1,5 +1,6 @@
 """Effects that must not be repeated blindly: claims, ambiguous ends, lookups, and what a person resolves."""
 
+import msgspec
 import pytest
 
 from headrace.machine import (
