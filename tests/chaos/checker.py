@@ -32,8 +32,15 @@ from tests.chaos.run_rules import children, deadlines, repeats, sagas
 LEASE_SECONDS: Final = 2.0
 SETTLE_SECONDS: Final = 15.0
 """After a heal: session timeout, lease, sweep and a slow machine. Losses in this time are the fault's."""
+LOST_SECONDS: Final = 30.0
+"""A record may wait so long for its reader, and be lost before."""
 ABORT_SECONDS: Final = LEASE_SECONDS + 8.0
 """A body may begin this long after the cancel was applied: its command was out already."""
+EXAMINED: Final = (
+    "statuses", "attempts", "tokens", "history", "ended", "pools", "maps", "children", "waits", "joins", "approvals",
+    "orphan_approvals", "parked", "unparked", "orphan_timers", "dead_letters", "triggers",
+)  # fmt: skip
+"""Checks of the doctor that are of runs; the others are of processes, which have just been hurt."""
 REQUESTS: Final = {
     "cancel": "cancelled", "terminate": "terminated", "pause": "paused", "resume": "resumed", "migrate": "migrated",
     "rerun": "reran", "skip": "supplied", "prioritise": "prioritised",
@@ -178,6 +185,13 @@ def _status(counts: Counter[str], control: int, undone: dict[int, str]) -> str:
         return "pausing" if counts["queued"] + counts["running"] else "paused"
     busy = counts["queued"] + counts["running"] + counts["pending"]
     return "waiting" if counts["waiting"] and not busy else "running"
+
+
+def doctor(facts: Facts) -> Found:
+    """What the product's doctor says of the runs: where it finds something that we do not, one of us is wrong."""
+    for row in facts.dump.get("doctor", []):
+        if not row["ok"] and row["name"] in EXAMINED:
+            yield f"the doctor says that {row['name']} are wrong", row["detail"]
 
 
 def terminal_is_final(facts: Facts) -> Found:
@@ -518,7 +532,7 @@ def poison(facts: Facts) -> Found:
     losses = [(e["at"], e["healed_at"]) for e in facts.faults if e.get("loses_records")]
     for entry in facts.faults:
         sent = entry.get("sent_at", 0.0)
-        if any(begin - 30 < sent < end for begin, end in losses):
+        if any(begin - LOST_SECONDS < sent < end for begin, end in losses):
             continue  # Kafka lost it before anybody had to read it
         for partition, offset in entry.get("places", []):
             if (entry["topic"], partition, offset) not in set_aside:
@@ -597,6 +611,7 @@ def signals(facts: Facts) -> Found:
             if taken[key] > 1:
                 yield f"a task took {taken[key]} signals", facts.name(key)
     yield from _posted(facts, rows)
+    yield from _said_by_records(facts)
     for key, task in facts.tasks.items():
         if task["status"] == "completed" and "signal" in facts.spec(key):
             yield from _heard(facts, key, task["output"] or {})
@@ -619,6 +634,29 @@ def _heard(facts: Facts, key: Key, output: Row) -> Found:
             yield "a wait for a signal timed out, and no timer was due", facts.name(key)
     elif known.get(output.get("signal_id"), {}).get("task") != key[1]:
         yield "a task says that it took a signal, and that does not say so", facts.name(key)
+
+
+def _said_by_records(facts: Facts) -> Found:
+    """A record that Kafka acknowledged, and has not lost since, says one signal, however often it was sent."""
+    said: dict[str, list[Row]] = defaultdict(list)
+    for row in facts.dump.get("posted_signal", []):
+        if (row["sender_id"] or "").startswith("subscription:"):
+            said[row["sender_id"].rpartition(" ")[2]].append(row)
+    sent = {entry["id"] for entry in facts.calls("record")}
+    for id_, rows in said.items():
+        if len(rows) > 1:
+            yield f"one record said {len(rows)} signals", id_
+        if id_ not in sent:
+            yield "a signal of a record that nobody sent", id_
+    losses = [(e["at"], e["healed_at"]) for e in facts.faults if e.get("loses_records")]
+    for entry in facts.calls("record", "OK"):
+        if any(begin - LOST_SECONDS < entry["done_at"] < end for begin, end in losses):
+            continue  # it may not have been read before it was lost
+        rows = said[entry["id"]]
+        if not rows:
+            yield "an acknowledged record said nothing", f"{entry['id']} at {entry['place']}"
+        elif (rows[0]["data"], rows[0]["key"]) != ({"count": entry["count"]}, str(entry["number"])):
+            yield f"a record said {rows[0]['data']} for {rows[0]['key']}", entry["id"]
 
 
 def _posted(facts: Facts, rows: list[Row]) -> Found:
@@ -682,6 +720,7 @@ RULES: Final[list[tuple[str, Callable[[Facts], Found]]]] = [
     ("I8", no_lost_run),
     ("I9", pure_status),
     ("I9", maps),
+    ("I9", doctor),
     ("I10", timers),
     ("I10", deadlines),
     ("I10b", signals),

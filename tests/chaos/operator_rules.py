@@ -7,6 +7,8 @@ from tests.chaos.facts import CLOCK_SECONDS, Facts, Found, Row
 
 PAUSED_WORKFLOW: Final = 2
 """The scope of a pause in the history of a run."""
+LATE_SECONDS: Final = 60.0
+"""An unanswered request may be carried out so much later, by a process that was frozen."""
 KINDS: Final = {
     "cancel": "cancelled", "terminate": "terminated", "pause": "paused", "resume": "resumed", "release": "released",
     "rerun": "reran", "migrate": "migrated",
@@ -66,15 +68,18 @@ def _begun_paused(facts: Facts) -> Found:
 
 
 def _spans(facts: Facts) -> dict[str, list[tuple[float, float]]]:
-    """When each workflow was surely paused."""
+    """When each workflow was surely paused: an end that was asked for before, and not answered, may come later."""
     spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
     asked = sorted(
         (entry for op in ("pause_all", "resume_all") for entry in facts.calls(op)), key=lambda entry: entry["at"]
     )
     since: dict[str, float] = {}
+    unsure: dict[str, float] = {}
     for entry in asked:
         target = entry["target"]
-        if entry["op"] == "pause_all" and entry["outcome"] == "OK":
+        if entry["op"] == "resume_all" and entry["outcome"] == "UNKNOWN":
+            unsure[target] = entry["at"] + LATE_SECONDS
+        if entry["op"] == "pause_all" and entry["outcome"] == "OK" and unsure.get(target, 0.0) < entry["at"]:
             since[target] = entry["done_at"]
         elif entry["op"] == "resume_all" and target in since:
             spans[target.rpartition("/")[2]].append((since.pop(target) + CLOCK_SECONDS, entry["at"] - CLOCK_SECONDS))

@@ -38,7 +38,7 @@ class Operators:
         """One act after the other, each begun before the time is over and carried to its end."""
         acts: tuple[Callable[[], Awaitable[None]], ...] = (
             self._pause_workflow, self._pause_workflow, self._pause_queue, self._bulk, self._bulk, self._bulk,
-            self._publish,
+            self._publish, self._publish,
         )  # fmt: skip
         while (left := until - time.monotonic()) > 0:
             await asyncio.sleep(min(left, self._draw.uniform(*EVERY_SECONDS)))

@@ -99,8 +99,47 @@ def _spread(values: list[float]) -> str:
     return f"{cuts[49]:.2f} / {cuts[98]:.2f}"
 
 
+def constructs(facts: Facts) -> dict[str, int]:
+    """How often each construct was met, so that one that never came is seen."""
+    rows = facts.dump.get
+    kinds = Counter(row["kind"] for rows_ in facts.history.values() for row in rows_)
+    due = Counter(
+        f"{(row['detail'] or {}).get('timer')}{'' if row['task'] is not None else ' of a run'}"
+        for rows_ in facts.history.values()
+        for row in rows_
+        if row["kind"] == "due"
+    )
+    told = [row for rows_ in facts.history.values() for row in rows_ if row["kind"] == "paused"]
+    turns = Counter(row["outcome"] for row in rows("bulk_item", []))
+    looks = list(facts.calls("slots"))
+    return {
+        "compensations": sum(len(facts.undone(run_id)) for run_id in facts.runs),
+        "compensations failed": sum("failed" in facts.undone(run_id).values() for run_id in facts.runs),
+        "children": len(rows("child_run", [])),
+        "children asked to end": sum(row["cancel_asked_at"] is not None for row in rows("child_run", [])),
+        "children that failed": sum(row["status"] == "failed" for row in rows("child_run", [])),
+        "slots granted, as seen": len({(look["pool"], *held[:3]) for look in looks for held in look["held"]}),
+        "limits": len({(look["pool"], look["set_at"]) for look in looks}),
+        "rounds": sum(row.get("round") is not None for row in rows("attempt", [])),
+        "deadlines over": due["deadline"],
+        "deadlines of a queue over": due["start"],
+        "deadlines of a run over": due["deadline of a run"],
+        "questions to several": sum(row["needed"] > 1 for row in rows("approval", [])),
+        "votes": len(rows("approval_vote", [])),
+        "pauses of a run": sum(row["detail"]["scope"] == 1 for row in told),
+        "by a pause of its workflow": sum(row["detail"]["scope"] == 2 for row in told),
+        "pauses of a queue": sum("/queues/" in entry["target"] for entry in facts.calls("pause_all", "OK")),
+        "turns of bulks": turns["done"],
+        "refused turns": turns["refused"],
+        "moves": kinds["migrated"],
+        "skips": kinds["supplied"],
+        "reruns": kinds["reran"],
+        "signals of records": sum((row["sender_id"] or "").startswith("sub") for row in rows("posted_signal", [])),
+    }
+
+
 def outcomes(facts: Facts) -> str:
-    """What became of runs, calls and effects, in three lines."""
+    """What became of runs, calls and effects, a line for each."""
     runs = Counter(run["status"] for run in facts.runs.values())
     calls = Counter(f"{entry['op']} {entry['outcome']}" for entry in facts.log if "outcome" in entry)
     effects = Counter(line["outcome"] for line in facts.ledger)
@@ -108,6 +147,9 @@ def outcomes(facts: Facts) -> str:
     calm = [e for e in facts.calls("fenced") if not any(f["at"] < e["at"] < f["healed_at"] + 10 for f in facts.faults)]
     quiet = [f"{e['seconds']:.1f} s" for e in facts.calls("quiet")] or ["never"]
     said = [f"quiet after the last heal: {quiet[0]}"]
+    met = constructs(facts)
+    said += ["constructs: " + ", ".join(f"{count} {what}" for what, count in met.items() if count)]
+    said += [f"never met: {', '.join(what for what, count in met.items() if not count)}"] * (0 in met.values())
     said += [
         f"workers that fenced themselves: {sum(1 for _ in facts.calls('fenced'))}, far from any fault: {len(calm)}"
     ]

@@ -109,6 +109,8 @@ def _outlived(facts: Facts, row: Row, child: Row, where: str) -> Found:
     task = facts.tasks[row["parent_run_id"], row["task"]]
     if not stops or task["status"] != "cancelled" or task["token"] != row["token"]:
         return
+    if facts.of_run(row["run_id"], "replayed", "reran"):
+        return  # it had ended before, and was taken up again for itself
     if child["finished_at"] and child["finished_at"] > stops[-1]["at"] + ASIDE_SECONDS:
         yield "a child outlived its parent, and nobody asked it to end", where
 

@@ -115,6 +115,7 @@ def good() -> Evidence:
         {"op": "bulk", "reason": "bulk 1", "act": "cancel", "answer": {"bulk_id": "b1"}, **said},
         {"op": "pause_all", "target": "/workflows/held", "outcome": "OK", "at": T0 + 38, "done_at": T0 + 39},
         {"op": "resume_all", "target": "/workflows/held", "outcome": "OK", "at": T0 + 42, "done_at": T0 + 42.1},
+        {"op": "record", "id": "record-1-0", "count": 0, "number": 1, "place": [0, 0], **said},
         *(_slots("strict", at, 2, held) for at, held in ((1.0, [1.1, 1.2]), (2.0, [1.2, 1.9]))),
         *(_slots("rated", at, None, [at - 0.1]) for at in (1.0, 1.2, 1.4, 12.0)),
         {"op": "post", "id": "post", "count": 1, "answer": {"signal_id": "p1"}, **said},
@@ -174,6 +175,7 @@ def good() -> Evidence:
         "bulk_item": [
             {"bulk_id": "b1", "item_id": STOPPED, "outcome": "done", "reason": None, "inbox_id": "i"}
         ],
+        "doctor": [{"name": "statuses", "ok": True, "detail": ""}, {"name": "relay", "ok": False, "detail": "away"}],
         "pool_slot": [],
         "pool_waiter": [],
         "workflow_pause": [{"workflow": "held", "resumed_at": T0 + 42}],
@@ -186,7 +188,9 @@ def good() -> Evidence:
         ],
         "signal_wait": [],
         "posted_signal": [
-            {"posted_id": "p1", "sender_id": "post", "data": {"count": 1}, "name": "n", "key": "k", "taken_as": "s5"}
+            {"posted_id": "p1", "sender_id": "post", "data": {"count": 1}, "name": "n", "key": "k", "taken_as": "s5"},
+            {"posted_id": "p2", "sender_id": "subscription:news:chaos record-1-0", "data": {"count": 0}, "name": "n",
+             "key": "1", "taken_as": None},
         ],
         "attempt": [
             _attempt(LINEAR, 0, 1, "lost", 3, T0 + 1.5, error={"code": "WORKER_LOST"}),
@@ -330,7 +334,7 @@ def _resolve_twice(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]
 
 
 def _wait_for_posted(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
-    dump["posted_signal"].append({**dump["posted_signal"][0], "posted_id": "p2", "taken_as": None})
+    dump["posted_signal"].append({**dump["posted_signal"][0], "posted_id": "p4", "taken_as": None})
     dump["signal_wait"].append({"run_id": TOLD, "task": 1, "name": "n", "key": "k"})
 
 
@@ -399,6 +403,7 @@ SPOILED: list[tuple[str, str, Spoil]] = [
     ("I9", "a status its tasks do not give", _set("run", {"run_id": STOPPED}, status="completed")),
     ("I9", "a map that counts items it has not", _set("task", {"run_id": LINEAR, "task": 0}, items=2, items_completed=1,
                                                       items_failed=0)),
+    ("I9", "what only the doctor sees", _add("doctor", {"name": "joins", "ok": False, "detail": "run x"})),
     ("I9", "an item of no map", _add("task", {"run_id": LINEAR, "task": 10_000, "status": "completed", "token": 0,
                                               "attempt": 0})),
     ("I10", "a timer that outlived its run", _add("timer", {"run_id": LINEAR, "task": 0})),
@@ -413,6 +418,11 @@ SPOILED: list[tuple[str, str, Spoil]] = [
     ("I10b", "a posted signal taken twice", _set("signal", {"signal_id": "s5"}, status="taken", task=1)),
     ("I10b", "a posted signal beside its waiter", _wait_for_posted),
     ("I24", "an accepted post that is not there", _set("posted_signal", {}, sender_id="other")),
+    ("I10b", "an acknowledged record that said nothing", _drop("posted_signal", posted_id="p2")),
+    ("I10b", "a record that said something else", _set("posted_signal", {"posted_id": "p2"}, data={"count": 7})),
+    ("I10b", "one record, two signals", lambda ledger, log, dump: dump["posted_signal"].append(
+        {**dump["posted_signal"][1], "posted_id": "p3"})),
+    ("I10b", "a signal of no record", _set("posted_signal", {"posted_id": "p2"}, sender_id="subscription:x y")),
     ("I10b", "a wait that outlived its run", _add("signal_wait", {"run_id": TOLD, "name": "x", "key": None})),
     ("I11", "a takeover without a fault", _silence),
     ("I12", "a gap in the attempts", _set("attempt", {"run_id": FAILED, "attempt": 2}, attempt=5)),

@@ -1,9 +1,14 @@
 """Waits: an instant comes, once, by the database's clock; what cannot be evaluated fails and can be replayed."""
 
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from zoneinfo import ZoneInfo, reset_tzpath
+
 import pytest
 
 from headrace.expressions import compile_value
-from headrace.instant import format_instant, from_microseconds, to_microseconds
+from headrace.instant import find_zone, format_instant, from_microseconds, parse_instant, to_microseconds
 from headrace.machine import BuryTask, ClearTimer, Decided, RunStatus, SetTimer
 from headrace.machine.plan import WaitPlan
 from tests.unit.machine_model import SECOND, START, Trial, task
@@ -100,6 +105,55 @@ def test_a_cancel_ends_a_wait():
 def test_a_wait_behind_a_false_condition_is_skipped():
     trial = Trial(task("wait", run=None, wait=WaitPlan(length=DAY), condition="false"))
     assert trial.status is RunStatus.COMPLETED
+
+
+@pytest.fixture
+def rule(tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    """The data of a time zone, Test/Zone, which are another zone's; and others from when a process begins with them."""
+    known = files("tzdata") / "zoneinfo"
+    (tmp_path / "Test").mkdir()
+
+    def follow(zone: str) -> None:
+        (tmp_path / "Test/Zone").write_bytes((known / zone).read_bytes())
+        ZoneInfo.clear_cache()
+        find_zone.cache_clear()
+
+    reset_tzpath([tmp_path])
+    yield follow
+    reset_tzpath()
+    ZoneInfo.clear_cache()
+    find_zone.cache_clear()
+
+
+NINE = 'nextDay(now, "09:00", "Test/Zone")'
+
+
+def test_new_data_of_a_time_zone_move_no_wait_that_has_begun_and_every_later_one(rule: Callable[[str], None]):
+    rule("Etc/GMT-1")
+    trial = waiting(until(NINE))
+    (before,) = [action.due_at for action in trial.told if isinstance(action, SetTimer)]
+    assert from_microseconds(before).hour == 8
+    rule("Etc/GMT-2")
+    trial.restart()
+    trial.at = before - 1
+    assert trial.wait_for("wait", "wait"), "the timer that was set is the one that is due"
+    assert trial.state("wait").output == b'{"until":"%s"}' % format_instant(from_microseconds(before)).encode()
+    (later,) = [action.due_at for action in waiting(until(NINE)).told if isinstance(action, SetTimer)]
+    assert before - later == 3600 * SECOND
+
+
+@pytest.mark.parametrize(("began", "hours"), [("2027-03-27T08:00:00Z", 23), ("2027-10-30T07:00:00Z", 25)])
+def test_a_day_until_the_same_time_has_as_many_hours_as_the_clocks_say(began: str, hours: int):
+    trial = Trial(
+        task("before"), task("wait", "before", run=None, wait=until('nextDay(now, "09:00", "Europe/Berlin")'))
+    )
+    trial.at = to_microseconds(parse_instant(began))
+    assert trial.succeed("before")
+    due_at = trial.at + hours * 3600 * SECOND
+    assert trial.told[-1] == SetTimer(1, 1, "wait", due_at)
+    trial.restart()
+    assert trial.wait_for("wait", "wait")
+    assert (trial.at, trial.status) == (due_at, RunStatus.COMPLETED)
 
 
 def test_a_run_may_begin_with_a_wait():
