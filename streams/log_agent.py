@@ -4,27 +4,23 @@ At least once into Kafka, once into the table: a line is told by its hand-out an
 nonce of a hand-out cannot write into its log. Nothing of it decides anything.
 """
 
-import asyncio
 from typing import Any, Final
 from uuid import UUID
 
 import psycopg
-import structlog
 from confluent_kafka import Message
 
-from headrace.errors import MessageError, UnavailableError
+from headrace.errors import MessageError
 from headrace.messages import Logged, decode_logged, make_nonce
-from state.pipe import Overtaken
 from state.sql import load
 from state.store import Rows, Store, execute_sync
 from streams.batch import Batch
 from streams.database import Database
 from streams.metrics import Metrics
 from streams.ownership import Ownership
+from streams.side_agent import apply, set_aside
 
-log = structlog.get_logger(__name__)
 _SQL = load("log_line")
-RETRY_SECONDS: Final = 0.1
 TRIM_LINES: Final = 10_000
 """Removed at once, after that many came."""
 CHARS_MAX: Final = 10_000
@@ -45,16 +41,7 @@ class LogAgent:
 
     async def __call__(self, batch: Batch) -> None:
         """Apply a batch, however often it takes. Returns when it is committed or no longer ours."""
-        while True:
-            try:
-                return self._apply(batch)
-            except (Overtaken, UnavailableError) as e:
-                log.debug("log lines wait", why=str(e))
-            await asyncio.sleep(RETRY_SECONDS)
-            try:
-                self._ownership.refresh(batch.topic)
-            except UnavailableError:
-                continue
+        await apply(batch, self._ownership, self._apply, "log lines")
 
     def _apply(self, batch: Batch) -> None:
         records, moves = self._ownership.take(batch)
@@ -89,11 +76,7 @@ class LogAgent:
                 return []
             return [_row(run_id, said, index) for index in range(len(said.lines))]
         except (MessageError, ValueError) as e:
-            place = (record.topic() or "", record.partition() or 0, record.offset() or 0)
-            rows.bury_record(
-                self._store.settings.namespace, None, *place, record.key(), record.value(), str(e),
-                headers=record.headers(),
-            )  # fmt: skip
+            set_aside(rows, record, self._store.settings.namespace, str(e))
             self._metrics.set_aside.inc()
             return []
 

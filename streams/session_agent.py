@@ -9,31 +9,27 @@ A tick shows how far this agent has come: every heartbeat published before it wa
 was in the log, never by this agent's own delay.
 """
 
-import asyncio
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 import psycopg
-import structlog
 from confluent_kafka import Message
 
 from headrace import payload
-from headrace.errors import MessageError, PayloadError, UnavailableError
+from headrace.errors import MessageError, PayloadError
 from headrace.messages import Heartbeat, Renewed, Tick, decode_worker_message
-from state.pipe import Overtaken
 from state.sql import load
 from state.store import Rows, Store, execute_sync
 from streams.batch import Batch
 from streams.database import Database
 from streams.metrics import Metrics
 from streams.ownership import Ownership
+from streams.side_agent import apply, set_aside
 
-log = structlog.get_logger(__name__)
 _SQL = load("session")
 SESSIONS: Final = "sessions"
 """The watermark of this agent."""
-RETRY_SECONDS: Final = 0.1
 INSTANT_MAX: Final = 2**53
 """Microseconds since 1970: some year in the third millennium."""
 
@@ -46,16 +42,7 @@ class SessionAgent:
 
     async def __call__(self, batch: Batch) -> None:
         """Apply a batch, however often it takes. Returns when it is committed or no longer ours."""
-        while True:
-            try:
-                return self._apply(batch)
-            except (Overtaken, UnavailableError) as e:
-                log.debug("heartbeats wait", why=str(e))
-            await asyncio.sleep(RETRY_SECONDS)
-            try:
-                self._ownership.refresh(batch.topic)
-            except UnavailableError:
-                continue
+        await apply(batch, self._ownership, self._apply, "heartbeats")
 
     def _apply(self, batch: Batch) -> None:
         records, moves = self._ownership.take(batch)
@@ -89,11 +76,7 @@ class SessionAgent:
                 elif (known := beats.get(str(UUID(message.session)))) is None or known.seq < message.seq:
                     beats[str(UUID(message.session))] = _checked(message)
             except (MessageError, PayloadError, ValueError) as e:
-                place = (record.topic() or "", record.partition() or 0, record.offset() or 0)
-                rows.bury_record(
-                    self._store.settings.namespace, None, *place, record.key(), record.value(), str(e),
-                    headers=record.headers(),
-                )  # fmt: skip
+                set_aside(rows, record, self._store.settings.namespace, str(e))
                 self._metrics.set_aside.inc()
         return beats, tick
 
