@@ -188,6 +188,7 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
         yield
     finally:
         wiring.is_draining = True
+        await wiring.feed.close()
         await wiring.database.close()
 
 

@@ -1,10 +1,16 @@
-"""Changes of all runs, found by looking at Postgres: one look serves every stream of this process."""
+"""Changes of all runs, found by looking at Postgres: one look serves every stream of this process.
+
+Every change has an id, `<feed>-<number>`, and the newest are remembered: whoever was cut off and says the id of the
+last one that came gets what it missed. Where that is not known any more, or is of another process, it is told that
+there is a gap, and reads again.
+"""
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator
-from typing import Final
+from contextlib import suppress
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import structlog
@@ -25,49 +31,96 @@ WINDOW_SECONDS: Final = 10
 """Runs that began this recently are looked at also when they are over: a short one is never seen open."""
 BACKLOG_MAX: Final = 2_000
 """Changes waiting for a slow reader; more are dropped, and it is told to read again."""
+REMEMBERED: Final = 2_000
+"""Changes that can be told again to whoever was cut off."""
+LINGER_SECONDS: Final = 30.0
+"""So long it goes on looking when nobody listens: a reload of the only page, a proxy that closes."""
 
 _log = structlog.get_logger("api.feed")
 
 
-class Gap:
-    """Stands in a subscription for changes that were dropped."""
+class Gap(NamedTuple):
+    """Stands in a subscription for changes that were dropped, or are not known."""
+
+    id: str
+
+
+class Change(NamedTuple):
+    id: str
+    run: RunSummary
+
+
+class Here(NamedTuple):
+    """Where a subscription begins."""
+
+    id: str
 
 
 class RunFeed:
-    """Looks only while somebody listens."""
+    """Looks only while somebody listens, and a while longer."""
 
     def __init__(self, database: Database, plans: Plans, namespace: str) -> None:
         self._database, self._plans, self._namespace = database, plans, namespace
-        self._listeners: set[asyncio.Queue[RunSummary | Gap]] = set()
+        self._listeners: set[asyncio.Queue[Change | Gap | Here]] = set()
         self._known: dict[UUID, int] = {}
         self._looking: asyncio.Task[None] | None = None
+        self._name, self._number = "", 0
+        self._told: deque[Change] = deque(maxlen=REMEMBERED)
+        self._left_at = 0.0
 
-    async def listen(self) -> AsyncIterator[RunSummary | Gap | None]:
-        """Changes from now on; None after a while without any, so that the caller can do something else. Ends when it
-        is closed.
+    async def listen(self, after: str = "") -> AsyncIterator[Change | Gap | Here | None]:
+        """Changes from now on, or behind the one with this id; None after a while without any, so that the caller can
+        do something else. Ends when it is closed.
         """
-        queue: asyncio.Queue[RunSummary | Gap] = asyncio.Queue(BACKLOG_MAX)
+        queue: asyncio.Queue[Change | Gap | Here] = asyncio.Queue(BACKLOG_MAX + REMEMBERED + 1)
+        if self._looking is None or self._looking.done():
+            self._begin()
+        for missed in self._since(after):
+            queue.put_nowait(missed)
         self._listeners.add(queue)
-        if self._looking is None:
-            self._known.clear()
-            self._looking = asyncio.create_task(self._look_on())
         try:
             while True:
                 try:
                     async with asyncio.timeout(LOOK_SECONDS):
-                        change: RunSummary | Gap | None = await queue.get()
+                        change: Change | Gap | Here | None = await queue.get()
                 except TimeoutError:
                     change = None
                 yield change
         finally:
             self._listeners.discard(queue)
-            if not self._listeners and self._looking is not None:
-                self._looking.cancel()
-                self._looking = None
+            self._left_at = time.monotonic()
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._looking
+
+    def _begin(self) -> None:
+        """What happened while nobody looked is not known: ids of another name begin."""
+        self._known.clear()
+        self._told.clear()
+        self._name, self._number = f"{time.time_ns() // 1_000_000:x}", 0
+        self._looking = asyncio.create_task(self._look_on())
+
+    def _since(self, after: str) -> list[Change | Gap | Here]:
+        """What came behind the change with this id, oldest first."""
+        name, _, number = after.rpartition("-")
+        if not after:
+            return [Here(self._id)]
+        is_known = name == self._name and number.isascii() and number.isdigit() and len(number) < 19
+        missed = self._number - int(number) if is_known else -1
+        if not 0 <= missed <= len(self._told):
+            return [Gap(self._id)]
+        return [Here(after), *list(self._told)[len(self._told) - missed :]]
+
+    @property
+    def _id(self) -> str:
+        return f"{self._name}-{self._number}"
 
     async def _look_on(self) -> None:
         is_first = True
-        while True:
+        while self._listeners or time.monotonic() - self._left_at < LINGER_SECONDS:
             try:
                 changes = await self.look()
                 if not is_first:
@@ -106,7 +159,12 @@ class RunFeed:
         watched.sort(key=lambda position: position.run_id, reverse=True)
         self._known = {position.run_id: position.row_version for position in watched[: 2 * RUNS_MAX]}
 
-    def _tell(self, changes: list[RunSummary]) -> None:
+    def _tell(self, runs: list[RunSummary]) -> None:
+        changes = []
+        for run in runs:
+            self._number += 1
+            changes.append(Change(self._id, run))
+        self._told.extend(changes)
         for queue in self._listeners:
             if queue.qsize() + len(changes) < BACKLOG_MAX:
                 for change in changes:
@@ -114,7 +172,7 @@ class RunFeed:
                 continue
             while not queue.empty():
                 queue.get_nowait()
-            queue.put_nowait(Gap())
+            queue.put_nowait(Gap(self._id))
 
 
 def summary(position: PositionRow, counts: dict[str, int]) -> RunSummary:

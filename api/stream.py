@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 
 from api.answers import encode
 from api.errors import RETRY_AFTER_SECONDS, Refusal
-from api.feed import Gap, summary
+from api.feed import Change, Gap, Here, summary
 from api.identity import parse_id
 from api.openapi import stream
 from api.pinned import full_counts
@@ -59,9 +59,11 @@ async def of_run(run_id: str, request: Request, wired: Wired) -> Response:
 
 @router.get("/events", responses=stream(429))
 async def of_all(request: Request, wired: Wired) -> Response:
-    """Follow all runs: a `run` event for each change from now on. `gap`: changes were dropped, read again."""
+    """Follow all runs: a `run` event for each change from now on, or behind `Last-Event-ID`. `gap`: changes were
+    dropped, or what came behind that id is not known any more; read again.
+    """
     check_room(wired)
-    return event_stream(wired, request, _follow_all(wired))
+    return event_stream(wired, request, _follow_all(wired, request.headers.get("last-event-id", "")))
 
 
 def check_room(wiring: Wiring) -> None:
@@ -107,10 +109,10 @@ async def _counted(wiring: Wiring, request: Request, events: AsyncIterator[bytes
         wiring.metrics.streams.dec()
 
 
-def message(event: str, content: msgspec.Struct, id_: int | None = None) -> bytes:
+def message(event: str, content: msgspec.Struct, id_: int | str | None = None) -> bytes:
     """One event. Line breaks in user data stand between JSON's tokens, where a blank says the same."""
     data = encode(content).replace(b"\r", b" ").replace(b"\n", b" ")
-    identity = b"" if id_ is None else b"id: %d\n" % id_
+    identity = b"" if id_ is None else f"id: {id_}\n".encode()
     return b"event: %b\n%bdata: %b\n\n" % (event.encode(), identity, data)
 
 
@@ -167,12 +169,15 @@ async def _messages(
     return messages
 
 
-async def _follow_all(wiring: Wiring) -> AsyncIterator[bytes]:
-    async with aclosing(wiring.feed.listen()) as changes:  # type: ignore[type-var]  # it is a generator
+async def _follow_all(wiring: Wiring, after: str) -> AsyncIterator[bytes]:
+    async with aclosing(wiring.feed.listen(after)) as changes:  # type: ignore[type-var]  # it is a generator
         async for change in changes:
-            if change is None:
-                yield b""
-            elif isinstance(change, Gap):
-                yield b"event: gap\ndata: {}\n\n"
-            else:
-                yield message("run", change)
+            match change:
+                case None:
+                    yield b""
+                case Here():  # no event: only where a reader that is cut off before the first one goes on
+                    yield f"id: {change.id}\n\n".encode()
+                case Gap():
+                    yield f"event: gap\nid: {change.id}\ndata: {{}}\n\n".encode()
+                case Change():
+                    yield message("run", change.run, change.id)

@@ -86,9 +86,6 @@ function read(tell: (told: Told) => void): Promise<never> {
   source.onerror = () => tell({ kind: "state", open: false });
   source.addEventListener("run", (event) => tell({ kind: "run", run: JSON.parse((event as MessageEvent<string>).data) as Summary }));
   source.addEventListener("gap", () => tell({ kind: "gap" }));
-  // The browser says nothing of a stream that ended, only that it opens it again: what happened between is unknown.
-  let opened = 0;
-  source.addEventListener("open", () => opened++ && tell({ kind: "gap" }));
   return new Promise(() => undefined);
 }
 

@@ -1,0 +1,66 @@
+"""The feed of all runs: what a reader that was cut off is told."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from api import feed
+from api.feed import Change, Gap, Here, RunFeed
+from api.schemas.run import RunSummary
+from headrace.machine import RunStatus
+
+
+def summary(number: int) -> RunSummary:
+    return RunSummary(f"run {number}", "orders", RunStatus.RUNNING, number, {})
+
+
+@pytest.fixture
+async def one(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunFeed]:
+    made = RunFeed(SimpleNamespace(), SimpleNamespace(), "default")  # type: ignore[arg-type]  # nobody looks
+
+    async def look_on(self: RunFeed) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(RunFeed, "_look_on", look_on)
+    yield made
+    await made.close()
+
+
+async def told(one: RunFeed, after: str = "", count: int = 1) -> list[Any]:
+    source = one.listen(after)
+    found = [await anext(source) for _ in range(count)]
+    await source.aclose()  # type: ignore[attr-defined]  # it is a generator
+    return found
+
+
+async def test_what_was_missed_is_told_again_in_order(one: RunFeed) -> None:
+    (here,) = await told(one)
+    assert isinstance(here, Here)
+    one._tell([summary(number) for number in range(1, 6)])
+    _, *missed = await told(one, here.id, 6)
+    assert [change.run.row_version for change in missed] == [1, 2, 3, 4, 5]
+    assert (await told(one, missed[2].id, 3))[1:] == missed[3:]
+    assert await told(one, missed[-1].id, 2) == [Here(missed[-1].id), None]
+
+
+async def test_a_reader_of_what_is_forgotten_reads_again(one: RunFeed, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here,) = await told(one)
+    one._tell([summary(number) for number in range(feed.REMEMBERED + 1)])
+    (gap,) = await told(one, here.id)
+    assert isinstance(gap, Gap)
+    assert isinstance((await told(one, gap.id))[0], Here)
+    for odd in ("x", "-", "-1", f"{here.id}0", "other-1", "-".join(here.id.split("-")[:1]) + "-99999999999999999999"):
+        assert isinstance((await told(one, odd))[0], Gap), odd
+
+
+async def test_a_change_between_two_looks_at_the_list_comes_once(one: RunFeed) -> None:
+    source = one.listen()
+    assert isinstance(await anext(source), Here)
+    one._tell([summary(1)])
+    change = await anext(source)
+    assert isinstance(change, Change)
+    assert await anext(source) is None
+    await source.aclose()  # type: ignore[attr-defined]  # it is a generator
