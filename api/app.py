@@ -21,6 +21,7 @@ from api import (
     delegations,
     errors,
     explain,
+    filters,
     health,
     logs,
     objects,
@@ -33,6 +34,7 @@ from api import (
     reference,
     relations,
     runs,
+    search,
     sessions,
     signals,
     spans,
@@ -42,6 +44,7 @@ from api import (
     tasks,
     tokens,
     versions,
+    views,
     workers,
     workflows,
 )
@@ -64,6 +67,7 @@ from state.tokens import Scope
 _ROUTERS = (
     workflows,
     versions,
+    search,  # before what takes the id of a run
     runs,
     relations,
     control,
@@ -79,6 +83,8 @@ _ROUTERS = (
     bulk,
     pools,
     dead_letters,
+    filters,
+    views,
     workers,
     subscriptions,
     health,
@@ -121,6 +127,9 @@ _SCOPES: Final = {
     tokens.list_acts: Scope.ADMIN,
     sessions.create_code: Scope.READ,
     sessions.log_out: Scope.READ,
+    views.save: Scope.READ,  # of one's own; for all it takes more, see there
+    views.change: Scope.READ,
+    views.delete: Scope.READ,
 }
 """What a route asks for otherwise than `read` to read and `operate` to write."""
 

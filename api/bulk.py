@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-import msgspec
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from api.answers import Answer, answer, encode, raw, reply
+from api.answers import Answer, answer, reply
 from api.bodies import read
-from api.errors import faulty
+from api.filters import read_selection
 from api.idempotency import perform
 from api.identity import actor, parse_id
 from api.openapi import answers, body
@@ -19,7 +18,6 @@ from api.schemas.bulk import (
     Bulk,
     BulkBody,
     BulkEffect,
-    BulkFilter,
     BulkItem,
     BulkItemPage,
     BulkPage,
@@ -28,6 +26,7 @@ from api.schemas.bulk import (
     Refusals,
 )
 from api.wiring import Wired, Wiring
+from headrace.filter import Filter
 from state.bulk import (
     BulkItemRow,
     BulkRow,
@@ -40,7 +39,8 @@ from state.bulk import (
     start_bulk,
     stop_bulk,
 )
-from state.bulk_runs import Outlook, RunFilter, look_ahead, select_runs
+from state.bulk_runs import Outlook, look_ahead, select_runs
+from state.filter_sql import freeze
 from state.queries.rows import AT_MAX, ID_MAX, Connection
 
 router = APIRouter(tags=["bulk"])
@@ -63,15 +63,16 @@ async def start(request: Request, wired: Wired) -> Response:
     come, and what became of the runs. With `dry_run` nothing is asked: the answer is what would be.
     """
     asked, content = await read(request, BulkBody)
-    wanted, who = _filter(asked.filter), actor(request)
+    wanted, who = read_selection("runs", asked.filter, asked.run_ids, "run_ids"), actor(request)
 
     async def act(connection: Connection) -> Answer:
-        selection = await select_runs(connection, wired.namespace, asked.act, wanted)
+        dated = await freeze(connection, wanted)
+        selection = await select_runs(connection, wired.namespace, asked.act, dated, among=asked.run_ids)
         if asked.dry_run:
             outlook = await look_ahead(connection, wired.store, wired.plans, asked.act, selection.ids)
-            return answer(_preview(asked.act, selection, outlook))
+            return answer(_preview(asked.act, dated, selection, outlook))
         bulk_id = await start_bulk(
-            connection, wired.store, asked.act, selection.ids, filter=_stored(asked.filter), reason=asked.reason,
+            connection, wired.store, asked.act, selection.ids, filter=str(dated), reason=asked.reason,
             rate=asked.rate, actor=who,
         )  # fmt: skip
         return answer(Bulk(**_bulk(await get_bulk(connection, wired.namespace, bulk_id))), 202)
@@ -123,30 +124,12 @@ async def stop(bulk_id: str, request: Request, wired: Wired) -> Response:
     return await perform(wired, request, b"", act)
 
 
-# == what was asked ====================================================================================================
-def _filter(asked: BulkFilter) -> RunFilter:
-    """Raises FaultyRequest when it asks for nothing: nobody ends everything by leaving something out."""
-    given = msgspec.structs.asdict(asked)
-    if all(value is None or value == [] for value in given.values()):
-        raise faulty("filter", "say which runs")
-    ids, status = given.pop("run_ids"), given.pop("status")
-    statuses = () if status is None else tuple(status) if isinstance(status, list) else (status,)
-    return RunFilter(**given, statuses=statuses, ids=None if ids is None else tuple(ids))
-
-
-def _stored(asked: BulkFilter) -> bytes:
-    """A filter as people look at it later; many ids say nothing to them, and stand in the selection."""
-    if asked.run_ids is None:
-        return encode(asked)
-    rest = msgspec.structs.replace(asked, run_ids=None)
-    return encode({**msgspec.to_builtins(rest), "run_ids": len(asked.run_ids)})
-
-
 # == as they are shown =================================================================================================
-def _preview(act: str, selection: Selection, outlook: Outlook) -> BulkPreview:
+def _preview(act: str, filter: Filter, selection: Selection, outlook: Outlook) -> BulkPreview:
     return BulkPreview(
         dry_run=True,
         act=act,
+        filter=str(filter),
         count=len(selection.ids),
         has_more=selection.has_more,
         done=outlook.done,
@@ -173,7 +156,7 @@ def _bulk(row: BulkRow) -> dict[str, Any]:
         "bulk_id": str(row.bulk_id),
         "act": row.act,
         "status": "running" if row.finished_at is None else over,
-        "filter": raw(row.filter),
+        "filter": row.filter,
         "reason": row.reason,
         "rate": row.rate,
         "selected": row.selected,

@@ -9,17 +9,17 @@ from typing import Annotated, Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request
-from pydantic import AwareDatetime
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from api.answers import NULL, Answer, answer, encode, raw, reply
+from api.answers import NULL, Answer, answer, raw, reply
 from api.bodies import check_payload, read
 from api.errors import faulty
+from api.filters import FilterText, OnlyKnown, page_key, page_token, read_selection
 from api.idempotency import perform
 from api.identity import actor, parse_id
 from api.openapi import answers, body
-from api.paging import ByInstant, Limit, PageToken, cut, parse, token
+from api.paging import ByInstant, Limit, PageToken, cut, parse
 from api.schemas.dead_letter import (
     BulkDiscardBody,
     BulkReplay,
@@ -29,7 +29,6 @@ from api.schemas.dead_letter import (
     DeadLetter,
     DeadLetterClosed,
     DeadLetterContext,
-    DeadLetterFilter,
     DeadLetterGroup,
     DeadLetterGroupPage,
     DeadLetterPage,
@@ -43,18 +42,20 @@ from api.schemas.dead_letter import (
 from api.schemas.task import Attempt
 from api.wiring import Wired, Wiring
 from headrace.errors import NotFoundError
+from headrace.filter import Filter
+from headrace.filter import parse as parse_filter
 from state.bulk import BulkRow, Selection, get_bulk, list_bulks, list_items, start_bulk, stop_bulk
 from state.bulk_replays import count_outcomes, select_letters
 from state.decisions import discard_dead_letter, replay_dead_letter
+from state.filter_sql import freeze
 from state.letter_context import LetterContext, read_context
 from state.queries.dead_letter import (
     DeadLetterRow,
     GroupRow,
-    LetterFilter,
     discard_dead_letters,
+    find_dead_letters,
     get_dead_letter,
     group_dead_letters,
-    list_dead_letters,
     read_dead_letters,
 )
 from state.queries.rows import AT_MAX, ID_MAX, Connection
@@ -77,70 +78,45 @@ class DeadLetterStatus(StrEnum):
     DISCARDED = "discarded"
 
 
-class DeadLetterKind(StrEnum):
-    TASK = "task"
-    RECORD = "record"
-
-
-Text = Annotated[str | None, Query(max_length=200, pattern=r"^[^\x00]+$")]
-
-
-async def _filter(
-    kind: Annotated[DeadLetterKind | None, Query()] = None,
-    workflow: Annotated[Text, Query(description="Of tasks of this workflow")] = None,
-    version: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
-    task: Annotated[Text, Query(description="Of tasks of this name")] = None,
-    topic: Annotated[Text, Query(description="Of records of this topic")] = None,
-    fingerprint: Annotated[Text, Query(description="Of this group")] = None,
-    code: Annotated[Text, Query(description="With this error code")] = None,
-    text: Annotated[Text, Query(description="With this in the reason or message")] = None,
-    run_id: Annotated[UUID | None, Query()] = None,
-    since: Annotated[AwareDatetime | None, Query(description="Set aside at or after this instant")] = None,
-    until: Annotated[AwareDatetime | None, Query(description="Set aside before this instant")] = None,
-) -> LetterFilter:
-    return LetterFilter(kind, workflow, version, task, topic, fingerprint, code, text, run_id, since=since, until=until)
-
-
-Filter = Annotated[LetterFilter, Depends(_filter)]
-StatusFilter = Annotated[DeadLetterStatus, Query()]
+StatusFilter = Annotated[DeadLetterStatus | None, Query(description="Short for `status:` in the filter")]
 
 
 # == read ==============================================================================================================
-@router.get("/dead-letters", responses=answers({200: DeadLetterPage}))
+@router.get("/dead-letters", responses=answers({200: DeadLetterPage}), dependencies=[OnlyKnown])
 async def list_all(
-    wired: Wired,
-    asked: Filter,
-    status: StatusFilter = DeadLetterStatus.PARKED,
-    limit: Limit = 50,
-    page: PageToken = None,
+    wired: Wired, filter: FilterText = "", status: StatusFilter = None, limit: Limit = 50, page: PageToken = None
 ) -> Response:
-    """Dead letters, newest first; those that are parked, unless `status` says otherwise."""
-    before = (AT_MAX, ID_MAX) if page is None else parse(page, ByInstant)
+    """Dead letters, newest first; those that are parked, unless the filter says another status."""
+    wanted = _wanted(filter, status)
+    before = (AT_MAX, ID_MAX) if page is None else page_key(page, wanted, ByInstant)
     async with wired.database.reading() as connection:
-        rows = await list_dead_letters(connection, wired.namespace, asked, status=status, limit=limit, before=before)
-        last = (rows[-1].created_at, rows[-1].dead_letter_id) if rows else before
-        more = rows and await list_dead_letters(  # large values may have cut the page
-            connection, wired.namespace, asked, status=status, limit=1, before=last
-        )
-        return reply(DeadLetterPage(await _dead_letters(wired, connection, rows), token(*last) if more else None))
+        found = await find_dead_letters(connection, wired.namespace, wanted, limit=limit + 1, before=before)
+        rows = await read_dead_letters(connection, wired.namespace, found.ids[:limit], is_bounded=True)
+        letters = await _dead_letters(wired, connection, rows)
+    if len(rows) < len(found.ids):  # as many as fit on a page, or as large values left room for
+        return reply(DeadLetterPage(letters, page_token(wanted, rows[-1].created_at, rows[-1].dead_letter_id), None))
+    if found.bound is not None:
+        return reply(DeadLetterPage(letters, page_token(wanted, *found.bound), found.bound.at))
+    return reply(DeadLetterPage(letters, None, None))
 
 
-@router.get("/dead-letters/groups", responses=answers({200: DeadLetterGroupPage}))
+@router.get("/dead-letters/groups", responses=answers({200: DeadLetterGroupPage}), dependencies=[OnlyKnown])
 async def list_groups(
-    wired: Wired,
-    asked: Filter,
-    status: StatusFilter = DeadLetterStatus.PARKED,
-    limit: Limit = 50,
-    page: PageToken = None,
+    wired: Wired, filter: FilterText = "", status: StatusFilter = None, limit: Limit = 50, page: PageToken = None
 ) -> Response:
-    """Dead letters by cause, the group with the newest first; of the newest 100,000 that match."""
-    before = (AT_MAX, "") if page is None else parse(page, ByGroup)
+    """Dead letters by cause, the group with the newest first; of the newest 100,000."""
+    wanted = _wanted(filter, status)
+    after = (AT_MAX, "") if page is None else page_key(page, wanted, ByGroup)
     async with wired.database.reading() as connection:
-        rows = await group_dead_letters(
-            connection, wired.namespace, asked, status=status, limit=limit + 1, before=before
-        )
-    kept, after = cut(rows, limit, lambda row: (row.last_at, row.fingerprint))
-    return reply(DeadLetterGroupPage([_group(row) for row in kept], after))
+        rows = await group_dead_letters(connection, wired.namespace, wanted, limit=limit + 1, after=after)
+    kept = rows[:limit]
+    following = page_token(wanted, kept[-1].last_at, kept[-1].fingerprint) if len(rows) > limit else None
+    return reply(DeadLetterGroupPage([_group(row) for row in kept], following))
+
+
+def _wanted(filter: str, status: DeadLetterStatus | None) -> Filter:
+    wanted = parse_filter("dead_letters", filter)
+    return wanted if status is None else wanted.and_("status", status)
 
 
 @router.get("/dead-letters/replays", responses=answers({200: BulkReplayPage}))
@@ -240,14 +216,16 @@ async def replay_many(request: Request, wired: Wired) -> Response:
     how far it has come. With `dry_run` nothing is replayed: the answer is what would be.
     """
     asked, content = await read(request, BulkReplayBody)
-    wanted, who = _letter_filter(asked.filter), actor(request)
+    ids, who = asked.dead_letter_ids, actor(request)
+    wanted = read_selection("dead_letters", asked.filter, ids, "dead_letter_ids")
 
     async def act(connection: Connection) -> Answer:
-        selection = await select_letters(connection, wired.namespace, wanted)
+        dated = await freeze(connection, wanted)
+        selection = await select_letters(connection, wired.namespace, dated, among=ids)
         if asked.dry_run:
             return answer(await _selection(wired, connection, selection))
         replay_id = await start_bulk(
-            connection, wired.store, "replay", selection.ids, filter=_stored(asked.filter), rate=asked.rate, actor=who
+            connection, wired.store, "replay", selection.ids, filter=str(dated), rate=asked.rate, actor=who
         )
         row = await get_bulk(connection, wired.namespace, replay_id)
         return answer(BulkReplay(**_bulk_replay(row)), 202)
@@ -265,10 +243,11 @@ async def discard_many(request: Request, wired: Wired) -> Response:
     of a replay.
     """
     asked, content = await read(request, BulkDiscardBody)
-    wanted, who = _letter_filter(asked.filter), actor(request)
+    ids, who = asked.dead_letter_ids, actor(request)
+    wanted = read_selection("dead_letters", asked.filter, ids, "dead_letter_ids")
 
     async def act(connection: Connection) -> Answer:
-        selection = await select_letters(connection, wired.namespace, wanted, is_free=False)
+        selection = await select_letters(connection, wired.namespace, wanted, among=ids, is_free=False)
         if asked.dry_run:
             return answer(await _selection(wired, connection, selection))
         count = await discard_dead_letters(connection, wired.namespace, selection.ids, actor=who, reason=asked.reason)
@@ -288,24 +267,6 @@ async def stop_replay(replay_id: str, request: Request, wired: Wired) -> Respons
         return answer(await _progress(wired, connection, id_))
 
     return await perform(wired, request, b"", act)
-
-
-def _letter_filter(asked: DeadLetterFilter) -> LetterFilter:
-    """Raises FaultyRequest when it asks for nothing: nobody replays everything by leaving something out."""
-    given = msgspec.structs.asdict(asked)
-    ids = given.pop("dead_letter_ids")
-    wanted = LetterFilter(**given, ids=None if ids is None else tuple(ids))
-    if wanted.is_empty:
-        raise faulty("filter", "say which dead letters")
-    return wanted
-
-
-def _stored(asked: DeadLetterFilter) -> bytes:
-    """A filter as people look at it later; many ids say nothing to them, and stand in the selection."""
-    if asked.dead_letter_ids is None:
-        return encode(asked)
-    rest = msgspec.structs.replace(asked, dead_letter_ids=None)
-    return encode({**msgspec.to_builtins(rest), "dead_letter_ids": len(asked.dead_letter_ids)})
 
 
 async def _selection(wiring: Wiring, connection: Connection, selection: Selection) -> DeadLetterSelection:
@@ -336,7 +297,7 @@ def _bulk_replay(row: BulkRow) -> dict[str, Any]:
     return {
         "replay_id": str(row.bulk_id),
         "status": "running" if row.finished_at is None else running,
-        "filter": raw(row.filter),
+        "filter": row.filter,
         "rate": row.rate,
         "selected": row.selected,
         "left": row.left,

@@ -16,6 +16,7 @@ from headrace.errors import (
     ConflictError,
     DefinitionError,
     FencedError,
+    FilterError,
     ForbiddenError,
     HeadraceError,
     KeyReusedError,
@@ -122,7 +123,7 @@ def respond(error: HeadraceError, request_id: str) -> Response:
 def _faults(error: HeadraceError) -> list[Fault]:
     if isinstance(error, FaultyRequest):
         return error.faults
-    if isinstance(error, DefinitionError):
+    if isinstance(error, DefinitionError | FilterError):
         return [Fault(fault.path, fault.message, fault.line) for fault in error.faults]
     if isinstance(error, PayloadError):
         return [Fault(str(error.fields.get("path") or ""), error.message)]

@@ -11,6 +11,8 @@ import msgspec
 from fastapi import Query
 
 from api.errors import faulty
+from state.queries.rows import ID_MAX
+from state.queries.search import LAST
 
 LIMIT_MAX: Final = 200
 INT_MAX: Final = 2**31 - 1
@@ -50,6 +52,24 @@ class ByHistory(NamedTuple):
     task: Int
 
 
+class ByRunTask(NamedTuple):
+    run_id: UUID = ID_MAX
+    task: Int = LAST
+
+
+class ByAttempt(NamedTuple):
+    run_id: UUID = ID_MAX
+    task: Int = LAST
+    token: Int = LAST
+
+
+class ByEvent(NamedTuple):
+    run_id: UUID = ID_MAX
+    row_version: Int = LAST
+    is_attempt: bool = True
+    task: Int = LAST
+
+
 class ByHandOut(NamedTuple):
     task: Int
     token: Int
@@ -61,7 +81,7 @@ class ByOffsets(NamedTuple):
     offsets: dict[str, Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]]
 
 
-_Key = TypeVar("_Key")
+Key = TypeVar("Key")
 _Item = TypeVar("_Item")
 
 
@@ -70,7 +90,7 @@ def token(*parts: Any) -> str:
     return urlsafe_b64encode(msgspec.json.encode(parts)).rstrip(b"=").decode()
 
 
-def parse(page: str, kind: type[_Key]) -> _Key:
+def parse(page: str, kind: type[Key]) -> Key:
     """The key in a page token. kind: a named tuple. Raises FaultyRequest for a token of another list."""
     try:
         content = urlsafe_b64decode(page.encode("ascii") + b"=" * (-len(page) % 4))

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from api.answers import Answer, answer, raw, reply
 from api.bodies import check_payload, read
+from api.filters import FilterText, OnlyKnown, page_key, page_token
 from api.idempotency import perform
 from api.identity import actor, address, check_name, parse_id, parse_run_id_given, principal_of, traceparent
 from api.openapi import answers, body
@@ -21,9 +22,11 @@ from api.schemas.run import HistoryItem, HistoryPage, Run, RunPage, StartBody
 from api.schemas.wire import Accepted, EmptyBody, ReasonBody
 from api.wiring import Wired, Wiring
 from headrace.errors import ConflictError, NotFoundError
+from headrace.filter import Filter
+from headrace.filter import parse as parse_filter
 from headrace.machine import Plan, RunStatus, TaskStatus
 from state.decisions import cancel_run, release_run
-from state.queries.rows import Connection
+from state.queries.rows import ID_MAX, Connection
 from state.queries.run import (
     HistoryRow,
     OutputRow,
@@ -32,8 +35,9 @@ from state.queries.run import (
     get_run,
     list_history,
     list_outputs,
-    list_runs,
+    read_runs,
 )
+from state.queries.search import find_runs
 from state.starts import start_run
 from state.store import StoredRun
 from state.workflows import list_versions
@@ -43,8 +47,10 @@ OUTPUTS_MAX: Final = 20_000
 
 router = APIRouter(tags=["runs"])
 
-StatusFilter = Annotated[RunStatus | None, Query(description="Only runs with this status")]
-WorkflowFilter = Annotated[str | None, Query(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,99}$", description="Only its runs")]
+StatusFilter = Annotated[RunStatus | None, Query(description="Short for `status:` in the filter")]
+WorkflowFilter = Annotated[
+    str | None, Query(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,99}$", description="Short for `workflow:` in the filter")
+]
 
 
 # == start =============================================================================================================
@@ -108,29 +114,42 @@ def trigger_key(key: str | None, run_id: str | None) -> str | None:
 
 
 # == read ==============================================================================================================
-@router.get("/runs", responses=answers({200: RunPage}))
+@router.get("/runs", responses=answers({200: RunPage}), dependencies=[OnlyKnown])
 async def list_all(
     wired: Wired,
+    filter: FilterText = "",
     status: StatusFilter = None,
     workflow: WorkflowFilter = None,
     limit: Limit = 50,
     page: PageToken = None,
 ) -> Response:
     """Runs of all workflows, newest first."""
+    wanted = _wanted(filter, status, workflow)
     async with wired.database.reading() as connection:
-        return reply(await _page(wired, connection, workflow, status, limit, page))
+        return reply(await _page(wired, connection, wanted, limit, page))
 
 
-@router.get("/workflows/{workflow}/runs", responses=answers({200: RunPage}, 404))
+@router.get("/workflows/{workflow}/runs", responses=answers({200: RunPage}, 404), dependencies=[OnlyKnown])
 async def list_of_workflow(
-    workflow: str, wired: Wired, status: StatusFilter = None, limit: Limit = 50, page: PageToken = None
+    workflow: str,
+    wired: Wired,
+    filter: FilterText = "",
+    status: StatusFilter = None,
+    limit: Limit = 50,
+    page: PageToken = None,
 ) -> Response:
     """Runs of one workflow, newest first."""
-    check_name(workflow, "workflow")
+    wanted = _wanted(filter, status, check_name(workflow, "workflow"))
     async with wired.database.reading() as connection:
         if not await list_versions(connection, wired.namespace, workflow):
             raise NotFoundError(f"there is no workflow {workflow}", workflow=workflow)
-        return reply(await _page(wired, connection, workflow, status, limit, page))
+        return reply(await _page(wired, connection, wanted, limit, page))
+
+
+def _wanted(filter: str, status: RunStatus | None, workflow: str | None) -> Filter:
+    wanted = parse_filter("runs", filter)
+    wanted = wanted if workflow is None else wanted.and_("workflow", workflow)
+    return wanted if status is None else wanted.and_("status", status)
 
 
 @router.get("/runs/{run_id}", responses=answers({200: Run}, 404))
@@ -174,27 +193,15 @@ async def _read_begun(wiring: Wiring, connection: Connection, run: StoredRun) ->
     return _run(row, full_counts(run.plan, counts), {})
 
 
-async def _page(
-    wiring: Wiring, connection: Connection, workflow: str | None, status: RunStatus | None, limit: int, page: str | None
-) -> RunPage:
-    before = None if page is None else parse(page, ById).id
-    rows = await list_runs(
-        connection, wiring.namespace, limit=limit + 1, before=before, status=status, workflow=workflow
-    )
-    runs = await _complete(wiring, connection, rows[:limit])
-    # Large payloads may have cut the page: only what reaches past the last row that could be is the end.
-    is_last = len(runs) == len(rows) and not (
-        rows and await _is_followed(wiring, connection, rows[-1], workflow, status)
-    )
-    return RunPage(runs, None if is_last or not runs else token(runs[-1].run_id))
-
-
-async def _is_followed(
-    wiring: Wiring, connection: Connection, row: RunRow, workflow: str | None, status: RunStatus | None
-) -> bool:
-    return bool(
-        await list_runs(connection, wiring.namespace, limit=1, before=row.run_id, status=status, workflow=workflow)
-    )
+async def _page(wiring: Wiring, connection: Connection, wanted: Filter, limit: int, page: str | None) -> RunPage:
+    before = ID_MAX if page is None else page_key(page, wanted, ById).id
+    found = await find_runs(connection, wiring.namespace, wanted, before=before, limit=limit + 1)
+    runs = await _complete(wiring, connection, await read_runs(connection, wiring.namespace, found.ids[:limit]))
+    if len(runs) < len(found.ids):  # as many as fit on a page, or as large payloads left room for
+        return RunPage(runs, page_token(wanted, runs[-1].run_id), None)
+    if found.bound is not None:
+        return RunPage(runs, page_token(wanted, found.bound.run_id), found.bound.at)
+    return RunPage(runs, None, None)
 
 
 async def _complete(wiring: Wiring, connection: Connection, rows: Sequence[RunRow]) -> list[Run]:

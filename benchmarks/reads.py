@@ -8,11 +8,13 @@ from typing import Any, Final
 
 import httpx
 
+from api.filters import page_token
 from api.paging import token
 from benchmarks.bench import Bench, run_id_of_now
 from benchmarks.session import CHAIN, Session
 from benchmarks.table import percentiles, spread
 from benchmarks.workflows import FAILING, fan_out
+from headrace.filter import parse
 from headrace.machine import RunStatus
 
 LIMIT_MAX: Final = 200
@@ -66,11 +68,12 @@ def _of_lists(bench: Bench) -> Asked:
     deep = {
         f"runs, a page {share:.0%} down": (
             "/runs",
-            {"page": token(bench.one(_AT_DEPTH, offset=int(runs * share)))},
+            {"page": page_token(parse("runs", ""), bench.one(_AT_DEPTH, offset=int(runs * share)))},
         )
         for share in DEPTHS
     }
-    page = token(bench.one(_AT_DEPTH, offset=int(runs * DEPTHS[-1])))
+    of_chain = parse("runs", "").and_("workflow", CHAIN["name"])
+    page = page_token(of_chain, bench.one(_AT_DEPTH, offset=int(runs * DEPTHS[-1])))
     return {
         "runs, first page": ("/runs", {}),
         f"runs, first page of {LIMIT_MAX}": ("/runs", {"limit": LIMIT_MAX}),
@@ -80,6 +83,26 @@ def _of_lists(bench: Bench) -> Asked:
         "runs of a workflow with few": ("/runs", {"workflow": FAILING["name"]}),
         "runs of a workflow, failed": ("/runs", {"workflow": CHAIN["name"], "status": "failed"}),
         f"runs of a workflow, a page {DEPTHS[-1]:.0%} down": ("/runs", {"workflow": CHAIN["name"], "page": page}),
+        **{
+            f"runs, filter {filter}": ("/runs", {"filter": filter})
+            for filter in (
+                "is:open -workflow:none",
+                "started:>-1h status:completed",
+                "failed:* code:ERROR",
+                "input.customer:nobody",
+                "waits:person",
+                "took:>1h",
+                "by:nobody",
+            )
+        },
+        **{
+            f"{what}{' of ' + filter if filter else ''}": (f"/runs/{path}", {"filter": filter})
+            for path, what in (("count", "count"), ("facets", "facets"), ("histogram", "histogram"))
+            for filter in ("", "status:failed", f"workflow:{CHAIN['name']}", "input.customer:nobody")
+        },
+        "tasks, failed": ("/tasks", {"filter": "status:failed"}),
+        "attempts, lost": ("/attempts", {"filter": "outcome:lost"}),
+        "history, of nobody": ("/history", {"filter": "by:nobody"}),
         "a workflow's runs": (chain, {}),
         "a workflow's runs, running": (chain, {"status": "running"}),
     }

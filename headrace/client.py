@@ -64,6 +64,7 @@ class _Endpoints:
     start = Endpoint(requests.start)
     run = Endpoint(requests.run)
     runs = Endpoint(requests.runs)
+    count_runs = Endpoint(requests.count_runs)
     wait = Endpoint(requests.wait)
     tasks = Endpoint(requests.tasks)
     task = Endpoint(requests.task)

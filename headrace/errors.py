@@ -11,6 +11,7 @@
     │   └── UnreadableError      HR-1014  this process is older than that version of a workflow -> ask a newer one
     ├── InvariantError           HR-1008  we are wrong -> isolate the run (dead letter, NEEDS_ATTENTION)
     ├── PayloadError             HR-1009  not strict JSON, or too large -> 422, or FAILED(BAD_RESULT)
+    │   └── FilterError          HR-1033  the text of a filter is wrong: every fault with its column -> 422
     ├── KeyReusedError           HR-1010  the idempotency key was used with another body -> 422
     ├── NonRetryable             HR-1011  raised by a body: do not try again
     ├── RetryAfter               HR-1012  raised by a body: try again after this delay
@@ -22,6 +23,7 @@
 Named for what the caller does next. Ids are fields, not only prose. docs/errors.md has a section for each code.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -106,6 +108,16 @@ class PayloadError(HeadraceError):
     def __init__(self, message: str, reason: str = "BAD_RESULT", **fields: Any) -> None:
         super().__init__(message, **fields)
         self.reason = reason
+
+
+class FilterError(PayloadError):
+    """The text of a filter that cannot be read; the path of a fault is `filter:` and its column, from 1."""
+
+    code = "HR-1033"
+
+    def __init__(self, message: str, faults: Sequence[Fault] = (), **fields: Any) -> None:
+        super().__init__(message, "BAD_INPUT", **fields)
+        self.faults = list(faults)
 
 
 class KeyReusedError(HeadraceError):

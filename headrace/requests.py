@@ -8,7 +8,7 @@ loop. Retries and waiting are part of the flow, so both clients do them alike.
 import random
 import time
 import uuid
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol, TypeVar
@@ -45,6 +45,7 @@ from headrace.views import (
     Relations,
     Rerun,
     Run,
+    RunCount,
     Signal,
     Task,
     VersionRuns,
@@ -165,11 +166,25 @@ def run(run_id: str) -> Flow[Run]:
 
 
 def runs(
-    *, workflow: str | None = None, status: str | None = None, limit: int = 50, page: str | None = None
+    filter: str = "",
+    *,
+    workflow: str | None = None,
+    status: str | None = None,
+    limit: int = 50,
+    page: str | None = None,
 ) -> Flow[Page[Run]]:
-    """One page of runs, newest first."""
-    params = _params(workflow=workflow, status=status, limit=str(limit), page=page)
+    """One page of runs, newest first. filter: such as `status:failed started:>-2h`; see docs/filters.md. A search that
+    had to end somewhere has `searched_until`, and `next` goes on from there.
+
+    Raises FilterError with the column.
+    """
+    params = _params(filter=filter or None, workflow=workflow, status=status, limit=str(limit), page=page)
     return (yield from _read("/runs", Page[Run], params))
+
+
+def count_runs(filter: str = "") -> Flow[RunCount]:
+    """How many runs match: exact up to a bound, then `has_more`. Raises FilterError."""
+    return (yield from _read("/runs/count", RunCount, _params(filter=filter or None)))
 
 
 def wait(run_id: str, timeout: float | None = None) -> Flow[Run]:
@@ -485,11 +500,11 @@ def resolve(
 
 
 # == operations ========================================================================================================
-def dead_letters(*, status: str | None = None, limit: int | None = None, **filter: object) -> Flow[list[DeadLetter]]:
-    """What was set aside, newest first. filter: kind, workflow, version, task, topic, fingerprint, code, text, run_id,
-    since, until; all must hold.
+def dead_letters(filter: str = "", *, status: str | None = None, limit: int | None = None) -> Flow[list[DeadLetter]]:
+    """What was set aside, newest first. filter: such as `workflow:orders code:TIMEOUT`; see docs/filters.md. status:
+    parked when neither says one.
     """
-    return (yield from _list("/dead-letters", DeadLetter, {**_params(status=status), **_query(filter)}, limit=limit))
+    return (yield from _list("/dead-letters", DeadLetter, _params(filter=filter or None, status=status), limit=limit))
 
 
 def dead_letter(dead_letter_id: str) -> Flow[DeadLetter]:
@@ -498,10 +513,10 @@ def dead_letter(dead_letter_id: str) -> Flow[DeadLetter]:
 
 
 def dead_letter_groups(
-    *, status: str | None = None, limit: int | None = None, **filter: object
+    filter: str = "", *, status: str | None = None, limit: int | None = None
 ) -> Flow[list[DeadLetterGroup]]:
     """Dead letters by cause, the group with the newest first. filter: as of `dead_letters`."""
-    params = {**_params(status=status), **_query(filter)}
+    params = _params(filter=filter or None, status=status)
     return (yield from _list("/dead-letters/groups", DeadLetterGroup, params, limit=limit))
 
 
@@ -518,25 +533,27 @@ def discard(dead_letter_id: str, reason: str) -> Flow[None]:
     yield from _write(f"/dead-letters/{_part(dead_letter_id)}/discard", msgspec.json.encode({"reason": reason}), object)
 
 
-def select_dead_letters(**filter: object) -> Flow[DeadLetterSelection]:
-    """What `replay_many` or `discard_many` would take, without taking it. filter: as of `dead_letters`, or
-    `dead_letter_ids`.
+def select_dead_letters(filter: str = "", *, dead_letter_ids: Sequence[str] | None = None) -> Flow[DeadLetterSelection]:
+    """What `replay_many` or `discard_many` would take, without taking it. filter: as of `dead_letters`; it or the ids
+    must say which.
     """
-    body = payload.encode_input({"filter": _filter(filter), "dry_run": True})
+    body = _selection(filter, dead_letter_ids=dead_letter_ids, dry_run=True)
     return (yield from _write("/dead-letters/replay", body, DeadLetterSelection))
 
 
-def replay_many(*, rate: float = 10.0, **filter: object) -> Flow[BulkReplay]:
+def replay_many(
+    filter: str = "", *, dead_letter_ids: Sequence[str] | None = None, rate: float = 10.0
+) -> Flow[BulkReplay]:
     """Replay all parked dead letters that match, `rate` a second, in the background. Raises ConflictError when there
     is none that is not being replayed already.
     """
-    body = payload.encode_input({"filter": _filter(filter), "rate": rate})
+    body = _selection(filter, dead_letter_ids=dead_letter_ids, rate=rate)
     return (yield from _write("/dead-letters/replay", body, BulkReplay))
 
 
-def discard_many(reason: str, **filter: object) -> Flow[int]:
+def discard_many(reason: str, filter: str = "", *, dead_letter_ids: Sequence[str] | None = None) -> Flow[int]:
     """Close all parked dead letters that match; answers how many those were, at most 10,000."""
-    body = payload.encode_input({"filter": _filter(filter), "reason": reason})
+    body = _selection(filter, dead_letter_ids=dead_letter_ids, reason=reason)
     answer: dict[str, Any] = yield from _write("/dead-letters/discard", body, dict)
     return int(answer["discarded"])
 
@@ -551,20 +568,20 @@ def stop_bulk_replay(replay_id: str) -> Flow[BulkReplay]:
     return (yield from _write(f"/dead-letters/replays/{_part(replay_id)}/stop", b"{}", BulkReplay))
 
 
-def foresee_bulk(act: str, **filter: object) -> Flow[BulkPreview]:
+def foresee_bulk(act: str, filter: str = "", *, run_ids: Sequence[str] | None = None) -> Flow[BulkPreview]:
     """What `bulk` would do."""
-    body = payload.encode_input({"act": act, "filter": _filter(filter), "dry_run": True})
-    return (yield from _write("/bulk", body, BulkPreview))
+    return (yield from _write("/bulk", _selection(filter, act=act, run_ids=run_ids, dry_run=True), BulkPreview))
 
 
-def bulk(act: str, *, rate: float = 10.0, reason: str = "", **filter: object) -> Flow[Bulk]:
+def bulk(
+    act: str, filter: str = "", *, run_ids: Sequence[str] | None = None, rate: float = 10.0, reason: str = ""
+) -> Flow[Bulk]:
     """Ask the same of all runs that match, `rate` a second, in the background. act: cancel, terminate, pause, resume,
-    release or rerun. filter: workflow, version, status (one or several), since, until, run_ids; all must hold.
+    release, rerun or migrate. filter: as of `runs`, and run_ids: of these only; one of them must say which.
 
     Raises ConflictError when there is none of which an open bulk does not ask it already.
     """
-    body = payload.encode_input({"act": act, "filter": _filter(filter), "rate": rate, "reason": reason})
-    return (yield from _write("/bulk", body, Bulk))
+    return (yield from _write("/bulk", _selection(filter, act=act, run_ids=run_ids, rate=rate, reason=reason), Bulk))
 
 
 def bulk_progress(bulk_id: str) -> Flow[Bulk]:
@@ -645,17 +662,11 @@ def _params(**given: str | None) -> dict[str, str]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _filter(given: Mapping[str, object]) -> dict[str, object]:
-    """Which dead letters or runs, as JSON; None asks for nothing."""
-    return {
-        name: value.isoformat() if isinstance(value, datetime) else value
-        for name, value in given.items()
-        if value is not None
-    }
-
-
-def _query(given: Mapping[str, object]) -> dict[str, str]:
-    return {name: str(value) for name, value in _filter(given).items()}
+def _selection(filter: str, **given: object) -> bytes:
+    """The body of an act on many; None says nothing."""
+    return payload.encode_input(
+        {"filter": filter, **{name: value for name, value in given.items() if value is not None}}
+    )
 
 
 def _part(text: str) -> str:
@@ -704,6 +715,8 @@ def error_of(reply: Reply) -> errors.HeadraceError:
     if problem.code == errors.DefinitionError.code:
         return errors.DefinitionError([errors.Fault(f.path, f.message, f.line) for f in problem.errors])
     fields: dict[str, Any] = {"status": reply.status, "request_id": problem.request_id}
+    if problem.code == errors.FilterError.code:
+        return errors.FilterError(message, [errors.Fault(f.path, f.message, f.line) for f in problem.errors], **fields)
     if problem.code == errors.PayloadError.code:
         faults = [errors.Fault(f.path, f.message, f.line) for f in problem.errors]
         return errors.PayloadError(message, reason="BAD_INPUT", faults=faults, **fields)

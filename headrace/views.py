@@ -15,6 +15,9 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     items: list[T]
     next: str | None = None
     """Token of the page behind this one; None on the last."""
+    searched_until: datetime | None = None
+    """Of a list with a filter: the page ended because of how much it had looked at, which reaches back so far; `next`
+    goes on."""
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -101,6 +104,14 @@ class Workflow(msgspec.Struct, frozen=True):
     latest_version: int
     tasks: int = 0
     """Of the latest version."""
+
+
+class RunCount(msgspec.Struct, frozen=True):
+    count: int
+    has_more: bool = False
+    """There may be more: older ones were not looked at."""
+    since: datetime | None = None
+    """When the oldest run that was looked at was started."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -482,7 +493,9 @@ class BulkPreview(msgspec.Struct, frozen=True):
     """Of a rerun: over the first `foreseen` runs."""
     foreseen: int = 0
     has_more: bool = False
-    """Older ones match as well, beyond what one bulk takes."""
+    """There may be older ones that match: beyond what one bulk takes, or beyond what a search looks at."""
+    filter: str = ""
+    """With instants instead of ages."""
 
 
 class Bulk(msgspec.Struct, frozen=True):

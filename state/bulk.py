@@ -39,7 +39,7 @@ class Selection(NamedTuple):
 
     ids: list[UUID]
     has_more: bool
-    """Older ones match as well, beyond SELECTED_MAX."""
+    """There may be older ones that match: beyond SELECTED_MAX, or beyond what a search looks at."""
 
 
 class Turn(NamedTuple):
@@ -92,19 +92,19 @@ async def start_bulk(
     act: Act,
     ids: Sequence[UUID],
     *,
-    filter: bytes,
+    filter: str,
     reason: str = "",
     rate: float,
     actor: str,
 ) -> UUID:
-    """Freeze a selection, in the caller's open transaction. filter: JSON, for people to see what was asked.
+    """Freeze a selection, in the caller's open transaction. filter: its text, for people to see what was asked.
 
     Raises ConflictError when none of the items is there any more, or another bulk of the same act has them all.
     """
     bulk_id, namespace = uuid7(), store.settings.namespace
     given = {"bulk_id": bulk_id, "namespace": namespace, "act": act}
     await connection.execute(
-        SQL.text("insert_bulk"), {**given, "filter": filter.decode(), "reason": reason, "rate": rate, "actor": actor}
+        SQL.text("insert_bulk"), {**given, "filter": filter, "reason": reason, "rate": rate, "actor": actor}
     )
     freeze = SQL.text("freeze_letters" if act == "replay" else "freeze_runs")
     selected = await fetch_one(connection, int, freeze, **given, ids=list(ids))

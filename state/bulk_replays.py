@@ -1,16 +1,17 @@
 """Bulk replays: many dead letters go out again at a rate; see `bulk`. A letter leaves 'parked' once, whoever comes
 first."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
 import psycopg
 
 from headrace.errors import HeadraceError
+from headrace.filter import Filter
 from state.bulk import SELECTED_MAX, SQL, Selection, Turn, count_later
 from state.decisions import replay_dead_letter
-from state.queries.dead_letter import LetterFilter, find_dead_letters
+from state.queries.dead_letter import find_dead_letters
 from state.queries.rows import Connection, fetch
 from state.store import Store
 
@@ -29,11 +30,18 @@ class Unread(NamedTuple):
 
 
 async def select_letters(
-    connection: Connection, namespace: str, filter: LetterFilter, *, is_free: bool = True
+    connection: Connection,
+    namespace: str,
+    filter: Filter,
+    *,
+    among: Collection[UUID] | None = None,
+    is_free: bool = True,
 ) -> Selection:
-    """is_free: leave out what an open bulk replay has."""
-    found = await find_dead_letters(connection, namespace, filter, limit=SELECTED_MAX + 1, is_free=is_free)
-    return Selection(found[:SELECTED_MAX][::-1], len(found) > SELECTED_MAX)
+    """Parked letters. among: of these only. is_free: leave out what an open bulk replay has."""
+    found, bound = await find_dead_letters(
+        connection, namespace, filter.and_("status", "parked"), limit=SELECTED_MAX + 1, among=among, is_free=is_free
+    )
+    return Selection(found[:SELECTED_MAX][::-1], len(found) > SELECTED_MAX or bound is not None)
 
 
 async def count_outcomes(connection: Connection, bulk_id: UUID) -> dict[str, int]:

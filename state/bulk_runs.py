@@ -5,20 +5,20 @@ a run came to before that stands, and the bulk says so: refused at its turn, or 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 from headrace.errors import ConflictError, HeadraceError
+from headrace.filter import Filter
 from headrace.machine import RunStatus
 from headrace.machine.status import PAUSED, RUN_TERMINAL
-from state.bulk import SELECTED_MAX, SQL, Selection, Turn
+from state.bulk import SELECTED_MAX, Selection, Turn
 from state.control import Standing, foresee, load_runs, stand, touch_runs, why_not
 from state.migration import look_at_moves
 from state.plans import Plans
-from state.queries.rows import Connection, fetch_filtered
+from state.queries.rows import Connection
+from state.queries.search import find_runs
 from state.requests import Kind, Wanted, request_all
 from state.store import Store
 
@@ -48,18 +48,6 @@ _KINDS: Final[Mapping[RunAct, Kind]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class RunFilter:
-    """Which runs: all that is given must hold. since, until: when they were started."""
-
-    workflow: str | None = None
-    version: int | None = None
-    statuses: tuple[RunStatus, ...] = ()
-    since: datetime | None = None
-    until: datetime | None = None
-    ids: tuple[UUID, ...] | None = None
-
-
 class Outlook(NamedTuple):
     """What a bulk would do, as the runs stand."""
 
@@ -73,22 +61,17 @@ class Outlook(NamedTuple):
 
 
 # == asked for by people ===============================================================================================
-async def select_runs(connection: Connection, namespace: str, act: RunAct, filter: RunFilter) -> Selection:
-    """Those that match and that no open bulk of the same act has. A filter without statuses means those in which the
-    act can be done; for a rerun, those that failed."""
-    given: dict[str, Any] = asdict(filter)
-    statuses = given.pop("statuses") or (tuple(RunStatus) if filter.ids is not None else _MEANT[act])
-    ids = None if filter.ids is None else list(filter.ids)
-    found = await fetch_filtered(
-        connection,
-        lambda run_id: run_id,
-        SQL.text("find_runs"),
-        **{**given, "ids": ids, "statuses": [str(status) for status in statuses]},
-        namespace=namespace,
-        act=act,
-        limit=SELECTED_MAX + 1,
+async def select_runs(
+    connection: Connection, namespace: str, act: RunAct, filter: Filter, *, among: Collection[UUID] | None = None
+) -> Selection:
+    """Those that match and that no open bulk of the same act has. A filter that says no status means those in which the
+    act can be done; for a rerun, those that failed. among: of these only, however they stand."""
+    if among is None and not filter.named("status") and not filter.named("is"):
+        filter = filter.and_("status", *_MEANT[act])
+    found, bound = await find_runs(
+        connection, namespace, filter, limit=SELECTED_MAX + 1, among=among, not_in_bulk_of=act
     )
-    return Selection(found[:SELECTED_MAX][::-1], len(found) > SELECTED_MAX)
+    return Selection(found[:SELECTED_MAX][::-1], len(found) > SELECTED_MAX or bound is not None)
 
 
 async def look_ahead(connection: Connection, store: Store, plans: Plans, act: RunAct, ids: Sequence[UUID]) -> Outlook:

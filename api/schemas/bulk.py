@@ -5,32 +5,20 @@ from uuid import UUID
 
 import msgspec
 
-from api.schemas.wire import Instant, Text, Version, WorkflowName
-from headrace.machine import RunStatus
+from api.schemas.wire import FilterText, Instant, Text
 
 BulkAct = Literal["cancel", "terminate", "pause", "resume", "release", "rerun", "migrate"]
-
-
-class BulkFilter(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Which runs: all that is given must hold, and something must be."""
-
-    workflow: WorkflowName | None = None
-    version: Version | None = None
-    status: RunStatus | list[RunStatus] | None = None
-    """One, or any of several. Left out: those in which the act can be done; for a rerun, those that failed."""
-    since: Instant | None = None
-    """Started then or later."""
-    until: Instant | None = None
-    """Started before."""
-    run_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=10_000)] | None = None
-    """These and no others: what a dry run answered."""
 
 
 class BulkBody(msgspec.Struct, forbid_unknown_fields=True):
     act: BulkAct
     """What is asked of each run; a rerun is that of what failed or was cancelled, a move that to the latest version.
     Dead letters have their own: `/dead-letters/replay`."""
-    filter: BulkFilter
+    filter: FilterText = ""
+    """Which runs; it must say something, unless `run_ids` does. Without a status it means those in which the act can be
+    done; for a rerun, those that failed."""
+    run_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=10_000)] | None = None
+    """These and no others: what a dry run answered."""
     reason: Text = ""
     dry_run: bool = False
     """Only say what would be done."""
@@ -55,10 +43,12 @@ class BulkEffect(msgspec.Struct):
 class BulkPreview(msgspec.Struct):
     dry_run: bool
     act: str
+    filter: str
+    """As it was understood; ages are instants, so that it means the same when it is sent back with `run_ids`."""
     count: int
     """Runs that match."""
     has_more: bool
-    """Older ones match as well, beyond what one bulk takes."""
+    """There may be older ones that match: beyond what one bulk takes, or beyond what a search looks at."""
     done: int
     """Of which it could be asked, as they stand now."""
     refused: list[Refusals]
@@ -74,7 +64,8 @@ class Bulk(msgspec.Struct):
     """Also `replay`, of dead letters."""
     status: str
     """running, completed or stopped"""
-    filter: msgspec.Raw
+    filter: str
+    """Its text; empty: its items were named one by one."""
     reason: str
     rate: float
     selected: int

@@ -1,12 +1,14 @@
 """Dead letters, their groups and replays."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
 
 from api.schemas.task import Attempt
-from api.schemas.wire import Instant, Name, Reason, Version, WorkflowName
+from api.schemas.wire import FilterText, Instant, Reason
+
+LetterIds = Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=10_000)] | None
 
 
 class ReplayBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -20,28 +22,13 @@ class DiscardBody(msgspec.Struct, forbid_unknown_fields=True):
     reason: Reason
 
 
-class DeadLetterFilter(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Which parked dead letters: all that is given must hold, and something must be."""
-
-    kind: Literal["task", "record"] | None = None
-    workflow: WorkflowName | None = None
-    version: Version | None = None
-    task: Name | None = None
-    topic: Name | None = None
-    fingerprint: Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[0-9a-f]*$(?!\n)")] | None = None
-    """A group."""
-    code: Name | None = None
-    text: Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00]+$(?!\n)")] | None = None
-    """Stands in its reason or message, in small or capital letters."""
-    run_id: UUID | None = None
-    since: Instant | None = None
-    until: Instant | None = None
-    dead_letter_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=10_000)] | None = None
-    """These and no others: what a dry run answered."""
-
-
 class BulkReplayBody(msgspec.Struct, forbid_unknown_fields=True):
-    filter: DeadLetterFilter
+    """It says which by a filter, by ids, or by both; not by neither."""
+
+    filter: FilterText = ""
+    """Of parked dead letters: all of its clauses must hold."""
+    dead_letter_ids: LetterIds = None
+    """These and no others: what a dry run answered."""
     dry_run: bool = False
     """Only say what would be replayed."""
     rate: Annotated[float, msgspec.Meta(ge=0.01, le=1_000)] = 10.0
@@ -49,8 +36,11 @@ class BulkReplayBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BulkDiscardBody(msgspec.Struct, forbid_unknown_fields=True):
-    filter: DeadLetterFilter
+    """It says which as a replay of many does."""
+
     reason: Reason
+    filter: FilterText = ""
+    dead_letter_ids: LetterIds = None
     dry_run: bool = False
 
 
@@ -97,6 +87,9 @@ class DeadLetter(msgspec.Struct):
 class DeadLetterPage(msgspec.Struct):
     items: list[DeadLetter]
     next: str | None
+    searched_until: Instant | None
+    """The page ended because of how many letters it had looked at, the last of which was set aside then; `next` goes
+    on. null: nothing was left out."""
 
 
 class RecordHeader(msgspec.Struct):
@@ -157,17 +150,17 @@ class DeadLetterSelection(msgspec.Struct):
     dry_run: bool
     count: int
     has_more: bool
-    """Older ones match as well: one selection has 10,000 at most."""
+    """There may be older ones that match: one selection has 10,000 at most, and a search looks at so many."""
     sample: list[DeadLetter]
     """The oldest ones."""
     dead_letter_ids: list[str]
-    """All of them, oldest first: a filter of these ids takes exactly what was shown."""
+    """All of them, oldest first: a replay of these ids takes exactly what was shown."""
 
 
 class DeadLettersDiscarded(msgspec.Struct):
     discarded: int
     has_more: bool
-    """Older ones match as well: one request closes 10,000 at most."""
+    """There may be older ones that match: one request closes 10,000 at most, and a search looks at so many."""
 
 
 class ReplayRefusal(msgspec.Struct):
@@ -179,7 +172,8 @@ class BulkReplay(msgspec.Struct):
     replay_id: str
     status: str
     """running, completed or stopped"""
-    filter: msgspec.Raw
+    filter: str
+    """Its text; empty: its letters were named one by one."""
     rate: float
     selected: int
     left: int

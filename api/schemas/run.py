@@ -46,6 +46,9 @@ class Run(msgspec.Struct):
 class RunPage(msgspec.Struct):
     items: list[Run]
     next: str | None
+    searched_until: Instant | None
+    """The page ended because of how many runs it had looked at, the last of which was started then; `next` goes on.
+    null: nothing was left out."""
 
 
 class RunSummary(msgspec.Struct):

@@ -25,6 +25,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "schema": ("schema",),
     "run": ("run", "runs", "show", "cancel", "release"),
     "control": ("pause", "resume", "pauses", "terminate", "rerun", "skip"),
+    "view": ("views",),
     "bulk": ("bulk",),
     "explain": ("explain",),
     "logs": ("logs",),

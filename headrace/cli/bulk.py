@@ -10,9 +10,10 @@ from rich.text import Text
 
 from headrace.cli.api import Api, Document
 from headrace.cli.command import command
+from headrace.cli.filter import FilterText, with_clauses
 from headrace.cli.run import StatusFilter
 from headrace.cli.terminal import Terminal, ago, table
-from headrace.cli.value import read_instant, read_rate
+from headrace.cli.value import read_rate
 
 _COUNTS: Final = ("done", "refused", "gone", "stopped", "left")
 
@@ -30,14 +31,12 @@ class BulkAct(StrEnum):
 class Filter(NamedTuple):
     """Which runs."""
 
-    workflow: Annotated[str | None, typer.Option("--workflow", "-w", help="of this workflow only")] = None
-    version: Annotated[int | None, typer.Option(help="of this version only")] = None
+    text: FilterText = ""
+    workflow: Annotated[str | None, typer.Option("--workflow", "-w", help="short for workflow:…")] = None
     status: Annotated[
         list[StatusFilter] | None,
         typer.Option("--status", "-s", help="in this status; repeat it; default: where the act can be done"),
     ] = None
-    since: Annotated[str | None, typer.Option(help="started since: an instant, or an age such as 2h")] = None
-    until: Annotated[str | None, typer.Option(help="started before: an instant, or an age such as 2h")] = None
 
 
 @command(
@@ -85,19 +84,12 @@ def bulk(
             raise typer.BadParameter("nobody can be asked: look with --dry-run, then give --yes")
         typer.confirm(f"{act.value} {shown['count']} runs?", abort=True, err=True)
     chosen = {"run_ids": shown["run_ids"]} if shown["run_ids"] else {}  # what was shown is what is asked
-    answer = api.post("/bulk", {**body, "filter": {**body["filter"], **chosen}})
+    answer = api.post("/bulk", {**body, "filter": shown["filter"], **chosen})
     terminal.show(answer, lambda: _draw_bulk(answer))
 
 
-def _filter(which: Filter) -> Document:
-    given = {
-        "workflow": which.workflow,
-        "version": which.version,
-        "status": [status.value for status in which.status or ()] or None,
-        "since": read_instant(which.since),
-        "until": read_instant(which.until),
-    }
-    found = {name: value for name, value in given.items() if value is not None}
+def _filter(which: Filter) -> str:
+    found = with_clauses(which.text, workflow=which.workflow, status=which.status)
     if not found:
         raise typer.BadParameter("say by a filter which runs")
     return found

@@ -31,6 +31,7 @@ from headrace.errors import (
     ConfigurationError,
     ConflictError,
     DefinitionError,
+    FilterError,
     HeadraceError,
     KeyReusedError,
     NotFoundError,
@@ -59,6 +60,7 @@ CODES: Final[Mapping[type[HeadraceError], Exit]] = {
     NotFoundError: Exit.NOT_FOUND,
     ConflictError: Exit.CONFLICT,
     KeyReusedError: Exit.CONFLICT,
+    FilterError: Exit.USAGE,
     UnavailableError: Exit.UNAVAILABLE,
     AccessError: Exit.DENIED,
 }

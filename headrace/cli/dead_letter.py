@@ -12,9 +12,10 @@ from rich.text import Text
 from headrace.cli.api import Api, Document
 from headrace.cli.command import command
 from headrace.cli.drawing import describe_error
+from headrace.cli.filter import FilterText, with_clauses
 from headrace.cli.run_id import find_run, short
 from headrace.cli.terminal import Terminal, ago, table
-from headrace.cli.value import read_instant, read_json, reason
+from headrace.cli.value import read_json, reason
 
 Id = Annotated[
     str | None, typer.Argument(metavar="[ID]", help="a dead letter, as `headrace dead-letters` lists it; or a filter")
@@ -25,17 +26,9 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="only say which ones")]
 class Filter(NamedTuple):
     """Which dead letters: what each of the three commands takes."""
 
-    kind: Annotated[str | None, typer.Option(help="task or record")] = None
-    run: Annotated[str | None, typer.Option(help="of this run only")] = None
-    workflow: Annotated[str | None, typer.Option("--workflow", "-w", help="of this workflow only")] = None
-    version: Annotated[int | None, typer.Option(help="of this version only")] = None
-    task: Annotated[str | None, typer.Option("--task", "-t", help="of tasks of this name only")] = None
-    topic: Annotated[str | None, typer.Option(help="of records of this topic only")] = None
-    fingerprint: Annotated[str | None, typer.Option("--fingerprint", "-f", help="of this group only")] = None
-    code: Annotated[str | None, typer.Option(help="with this error code only")] = None
-    text: Annotated[str | None, typer.Option("--text", help="with this in the reason or message only")] = None
-    since: Annotated[str | None, typer.Option(help="set aside since: an instant, or an age such as 2h")] = None
-    until: Annotated[str | None, typer.Option(help="set aside before: an instant, or an age such as 2h")] = None
+    text: FilterText = ""
+    workflow: Annotated[str | None, typer.Option("--workflow", "-w", help="short for workflow:…")] = None
+    run: Annotated[str | None, typer.Option(help="of this run; its last digits will do")] = None
 
 
 @command(
@@ -50,7 +43,7 @@ def list_dead_letters(
     dead_letter: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="show this one with all its context")
     ] = None,
-    status: Annotated[str, typer.Option(help="parked, replayed or discarded")] = "parked",
+    status: Annotated[str | None, typer.Option(help="parked, replayed or discarded; default parked")] = None,
     group: Annotated[bool, typer.Option("--group", "-g", help="count them by cause")] = False,
     replays: Annotated[bool, typer.Option("--replays", help="list the replays of many instead")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="how many at most")] = 50,
@@ -64,14 +57,10 @@ def list_dead_letters(
         _list(terminal, api.page("/dead-letters/replays", limit=limit), _draw_replays, "nothing was replayed by filter")
         return
     wanted = _ask(api, which)
-    none = "nothing is set aside" if status == "parked" else f"no dead letter is {status}"
-    if group:
-        _list(terminal, api.page("/dead-letters/groups", limit=limit, status=status, **wanted), _draw_groups, none)
-        return
-    answer = api.page("/dead-letters", limit=limit, status=status, **wanted)
-    if wanted["run_id"]:  # also for an API that does not know this filter yet
-        answer["items"] = [item for item in answer["items"] if item.get("run_id") == wanted["run_id"]]
-    _list(terminal, answer, _draw_dead_letters, none)
+    none = "nothing is set aside" if status in (None, "parked") else f"no dead letter is {status}"
+    path = "/dead-letters/groups" if group else "/dead-letters"
+    answer = api.page(path, limit=limit, status=status, filter=wanted or None)
+    _list(terminal, answer, _draw_groups if group else _draw_dead_letters, none)
 
 
 @command(
@@ -106,7 +95,7 @@ def replay(
         return
     if input is not None or content is not None:
         raise typer.BadParameter("many cannot be given one input; name one dead letter")
-    answer = api.post("/dead-letters/replay", {"filter": _given(wanted), "rate": rate, "dry_run": dry_run})
+    answer = api.post("/dead-letters/replay", {"filter": wanted, "rate": rate, "dry_run": dry_run})
     terminal.show(answer, lambda: _draw_selection(answer, "replayed") if dry_run else _draw_replay(answer))
 
 
@@ -130,25 +119,19 @@ def discard(
         answer = api.post(f"/dead-letters/{dead_letter}/discard", {"reason": reason})
         terminal.show(answer, lambda: f"discarded: dead letter {dead_letter}")
         return
-    answer = api.post("/dead-letters/discard", {"filter": _given(wanted), "reason": reason, "dry_run": dry_run})
+    answer = api.post("/dead-letters/discard", {"filter": wanted, "reason": reason, "dry_run": dry_run})
     terminal.show(answer, lambda: _draw_selection(answer, "discarded") if dry_run else _draw_discarded(answer))
 
 
 # == what was asked ====================================================================================================
-def _ask(api: Api, which: Filter) -> Document:
-    """The filter as the API takes it. Raises typer.BadParameter."""
-    run_id = find_run(api, which.run) if which.run else None
-    asked = which._asdict() | {"run_id": run_id, "since": read_instant(which.since), "until": read_instant(which.until)}
-    return {name: value for name, value in asked.items() if name != "run"}
+def _ask(api: Api, which: Filter) -> str:
+    """The filter as the API takes it."""
+    return with_clauses(which.text, workflow=which.workflow, run=find_run(api, which.run) if which.run else None)
 
 
-def _check_target(dead_letter: str | None, wanted: Document) -> None:
-    if bool(dead_letter) == bool(_given(wanted)):
+def _check_target(dead_letter: str | None, wanted: str) -> None:
+    if bool(dead_letter) == bool(wanted):
         raise typer.BadParameter("name one dead letter, or say by a filter which ones")
-
-
-def _given(wanted: Document) -> Document:
-    return {name: value for name, value in wanted.items() if value is not None}
 
 
 def _repaired(input: str | None, content: Path | None) -> Document:

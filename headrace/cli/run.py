@@ -11,10 +11,12 @@ from rich.text import Text
 from headrace.cli.api import Api, Document
 from headrace.cli.command import Exit, command
 from headrace.cli.drawing import count_of, describe_error, describe_items
+from headrace.cli.filter import FilterText, with_clauses
 from headrace.cli.following import TASKS_MAX, draw_run, follow_run, headline, hints
 from headrace.cli.run_id import find_run, short
 from headrace.cli.terminal import Terminal, ago, between, table
 from headrace.cli.value import read_json
+from headrace.cli.view import find_view
 
 ITEMS_SHOWN: Final = 50
 CHILDREN_SHOWN: Final = 50
@@ -101,25 +103,39 @@ def _report(run: Document, terminal: Terminal) -> None:
 
 
 @command(
-    "runs", panel="Runs", epilog="Exit codes: 0 listed (also when there are none), 3 no such workflow, 5 API away."
+    "runs",
+    panel="Runs",
+    epilog="Exit codes: 0 listed (also when there are none), 2 bad filter, 3 no such view, 5 API away.",
 )
 def list_runs(
     terminal: Terminal,
     api: Api,
-    workflow: Annotated[str | None, typer.Option("--workflow", "-w", help="of this workflow only")] = None,
-    status: Annotated[StatusFilter | None, typer.Option("--status", "-s", help="in this status only")] = None,
+    text: FilterText = "",
+    workflow: Annotated[str | None, typer.Option("--workflow", "-w", help="short for workflow:…")] = None,
+    status: Annotated[StatusFilter | None, typer.Option("--status", "-s", help="short for status:…")] = None,
+    view: Annotated[str | None, typer.Option(help="the filter that is kept under this name")] = None,
+    count: Annotated[bool, typer.Option("--count", help="only say how many there are, and of which kinds")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="how many at most")] = 20,
 ) -> None:
     """List runs, newest first."""
-    answer = api.page("/runs", limit=limit, workflow=workflow, status=status.value if status else None)
+    kept = find_view(api, "runs", view)["filter"] if view else ""
+    wanted = with_clauses(f"{kept} {text}", workflow=workflow, status=status) if kept or text else ""
+    given = {"filter": wanted} if wanted else {"workflow": workflow, "status": status.value if status else None}
+    if count:
+        wanted = wanted or with_clauses("", workflow=workflow, status=status)
+        facets = api.get("/runs/facets", filter=wanted or None)
+        terminal.show(facets, lambda: _draw_facets(facets))
+        return
+    answer = api.page("/runs", limit=limit, **given)
     if terminal.is_json:
         terminal.print_json(answer)
-    elif not answer["items"]:
-        terminal.say("no such runs" if workflow or status else "no runs yet; start one: headrace run WORKFLOW")
-    else:
+        return
+    if answer["items"]:
         terminal.console.print(_draw_runs(answer["items"], terminal))
-        if answer["next"]:
-            terminal.say(Text(f"… more: headrace runs --limit {2 * limit}", style="dim"))
+    if answer["next"]:
+        terminal.say(Text(f"… more: headrace runs --limit {2 * limit}", style="dim"))
+    elif not answer["items"]:
+        terminal.say("no such runs" if any(given.values()) else "no runs yet; start one: headrace run WORKFLOW")
 
 
 @command(
@@ -205,6 +221,15 @@ def _draw_runs(runs: list[Document], terminal: Terminal) -> RenderableType:
             ago(run["created_at"]),
             between(run["created_at"], run.get("finished_at")),
         )
+    return rows
+
+
+def _draw_facets(facets: Document) -> RenderableType:
+    more = "more than " if facets["has_more"] else ""
+    rows = table("", "", f"{more}{facets['count']} runs")
+    for facet in facets["facets"]:
+        for place, each in enumerate(facet["values"]):
+            rows.add_row("" if place else facet["field"], Text(each["value"]), str(each["count"]))
     return rows
 
 

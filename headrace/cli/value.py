@@ -1,14 +1,12 @@
-"""Values on the command line: `--input '{"total": 3}'`, `--input @order.json`, `--input -`; instants and rates."""
+"""Values on the command line: `--input '{"total": 3}'`, `--input @order.json`, `--input -`; rates."""
 
 import json
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from headrace.cli.terminal import parse_instant
 from headrace.errors import PayloadError
 
 
@@ -45,23 +43,6 @@ def read_json(text: str | None) -> Any:
 def reason(error: Exception) -> str:
     """What the system says, without its number."""
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-
-
-def read_instant(text: str | None) -> str | None:
-    """An RFC 3339 instant, or how long ago. Raises typer.BadParameter."""
-    if text is None:
-        return None
-    from headrace.duration import parse_duration  # costs a quarter of a second, which most commands need not pay
-
-    try:
-        return (datetime.now(UTC) - parse_duration(text)).isoformat()
-    except ValueError:
-        pass
-    try:
-        at = parse_instant(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is neither an instant nor an age such as 2h") from None
-    return None if at is None else (at if at.tzinfo else at.astimezone()).isoformat()
 
 
 def read_rate(text: str) -> float:

@@ -30,6 +30,19 @@ $$ BEGIN IF ok IS NOT TRUE THEN RAISE EXCEPTION '%', why USING ERRCODE = 'HR001'
 CREATE FUNCTION first_id_of(at timestamptz) RETURNS uuid LANGUAGE sql IMMUTABLE AS
 $$ SELECT (lpad(to_hex(greatest(0, extract(epoch FROM at) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid $$;
 
+-- What stands at a path of a user's document, as text; null where nothing does. A document that holds an escaped U+0000 is not looked into: Postgres
+-- has no text for that, so one such row would make every query over it fail.
+CREATE FUNCTION text_at(document json, VARIADIC path text[]) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT CASE WHEN strpos(document::text, '\u0000') = 0 THEN document #>> path END $$;
+
+-- The same as a number; null for what is none that anybody would compare.
+CREATE FUNCTION number_at(document json, VARIADIC path text[]) RETURNS numeric LANGUAGE sql IMMUTABLE AS
+$$ SELECT CASE WHEN found ~ '^-?[0-9]{1,100}([.][0-9]{1,100})?$' THEN found::numeric END FROM text_at(document, VARIADIC path) AS found $$;
+
+-- Where a task stands: its version and its position there as one number, for an item that of its map, for what undoes a task that of the task.
+CREATE FUNCTION spot_of(version_id int, task int) RETURNS bigint LANGUAGE sql IMMUTABLE AS
+$$ SELECT version_id * 10000::bigint + CASE WHEN task < 10000 THEN task WHEN task >= 200000000 THEN task - 200000000 ELSE task / 10000 - 1 END $$;
+
 -- == definitions ===========================================================================================================
 CREATE TABLE workflow (
   namespace text NOT NULL DEFAULT 'default',
@@ -589,7 +602,8 @@ CREATE TABLE bulk (
   namespace text NOT NULL DEFAULT 'default',
   act text NOT NULL CONSTRAINT bulk_act_known
     CHECK (act IN ('replay', 'cancel', 'terminate', 'pause', 'resume', 'release', 'rerun', 'migrate')),
-  filter json NOT NULL,
+  -- Its text; empty: its items were named one by one.
+  filter text NOT NULL,
   reason text NOT NULL DEFAULT '',
   rate double precision NOT NULL CONSTRAINT bulk_rate_is_positive CHECK (rate > 0),
   selected int NOT NULL,
@@ -935,6 +949,25 @@ CREATE TABLE api_session (
   expires_at timestamptz NOT NULL
 );
 CREATE INDEX api_session_age ON api_session (expires_at);
+
+-- A filter that somebody has kept under a name; for all who read, or for whoever kept it.
+CREATE TABLE saved_view (
+  view_id uuid CONSTRAINT saved_view_key PRIMARY KEY,
+  namespace text NOT NULL DEFAULT 'default',
+  of text NOT NULL CONSTRAINT saved_view_of_known CHECK (of IN ('runs', 'tasks', 'attempts', 'history', 'dead_letters')),
+  name text NOT NULL,
+  owner text NOT NULL,
+  is_shared boolean NOT NULL DEFAULT false,
+  -- Text of a filter.
+  filter text NOT NULL,
+  -- What the page that shows it wants to know: columns, their order, how dense.
+  layout json NOT NULL DEFAULT '{}',
+  created_at timestamptz NOT NULL DEFAULT now(),
+  updated_at timestamptz NOT NULL DEFAULT now()
+);
+-- One name means one thing to everybody who sees it.
+CREATE UNIQUE INDEX saved_view_of_an_owner ON saved_view (namespace, of, owner, name) WHERE NOT is_shared;
+CREATE UNIQUE INDEX saved_view_shared ON saved_view (namespace, of, name) WHERE is_shared;
 
 -- What people and programs did through the API, written in the transaction of the act; rows are only ever added. Starts and signals are not here:
 -- their own rows say who, when and from where.

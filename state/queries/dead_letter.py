@@ -1,11 +1,14 @@
 """Dead letters: found by what they have in common, grouped, read with their context."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from psycopg import sql
+
+from headrace.filter import Filter
+from state.filter_sql import CANDIDATES, conditions_of
 from state.queries.rows import AT_MAX, ID_MAX, PAGE_BYTES, UNBOUNDED, Connection, fetch, fetch_filtered, fetch_one
 from state.queries.task import AttemptRow
 from state.sql import load
@@ -15,28 +18,19 @@ GROUPED_MAX: Final = 100_000
 """Letters that a list of groups looks at, newest first: counting all of a million would time out."""
 
 
-@dataclass(frozen=True)
-class LetterFilter:
-    """Which dead letters; None asks for nothing. All that are given must hold."""
+class LetterPlace(NamedTuple):
+    """Where a letter stands among all."""
 
-    kind: str | None = None
-    workflow: str | None = None
-    version: int | None = None
-    task: str | None = None
-    topic: str | None = None
-    fingerprint: str | None = None
-    code: str | None = None
-    text: str | None = None
-    """Stands in its reason or message, whatever the case of the letters."""
-    run_id: UUID | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    """Set aside before this instant."""
-    ids: tuple[UUID, ...] | None = None
+    at: datetime
+    dead_letter_id: UUID
 
-    @property
-    def is_empty(self) -> bool:
-        return all(value is None for value in asdict(self).values())
+
+class FoundLetters(NamedTuple):
+    ids: list[UUID]
+    """Newest first."""
+    bound: LetterPlace | None
+    """The last one that was looked at, when the search ended there; None: as many as were asked for were found, or all
+    there are."""
 
 
 class DeadLetterRow(NamedTuple):
@@ -101,42 +95,30 @@ class LetterRunRow(NamedTuple):
 async def find_dead_letters(
     connection: Connection,
     namespace: str,
-    filter: LetterFilter,
+    filter: Filter,
     *,
-    status: str = "parked",
     limit: int,
     before: tuple[datetime, UUID] = (AT_MAX, ID_MAX),
+    among: Collection[UUID] | None = None,
     is_free: bool = False,
-) -> list[UUID]:
-    """Ids, newest first. before: (created_at, dead_letter_id) of the last one seen. is_free: only those that no open
-    bulk replay has.
+) -> FoundLetters:
+    """Newest first; parked ones, unless the filter says another status. before: (created_at, dead_letter_id) of the
+    last one seen. among: of these only. is_free: only those that no open bulk replay has.
     """
-    return await fetch_filtered(
-        connection,
-        lambda found: found,
-        _SQL.text("find_dead_letters"),
-        namespace=namespace,
-        status=status,
-        limit=limit,
-        before=before[0],
-        before_id=before[1],
-        is_free=is_free,
-        **_parameters(filter),
-    )
-
-
-async def list_dead_letters(
-    connection: Connection,
-    namespace: str,
-    filter: LetterFilter,
-    *,
-    status: str = "parked",
-    limit: int,
-    before: tuple[datetime, UUID] = (AT_MAX, ID_MAX),
-) -> list[DeadLetterRow]:
-    """Newest first. Large values cut a page short, but never to nothing."""
-    found = await find_dead_letters(connection, namespace, filter, status=status, limit=limit, before=before)
-    return await read_dead_letters(connection, namespace, found, is_bounded=True)
+    made = await conditions_of(connection, namespace, filter)
+    if among is not None:
+        made.only(among)
+    if is_free:
+        made.look.append(sql.SQL(CANDIDATES.text("is_in_no_replay")))
+    if made.is_nothing:
+        return FoundLetters([], None)
+    scanned = max(limit, made.looks) if made.has_looks else limit
+    given = made.given(namespace=namespace, before_at=before[0], before=before[1], scanned=scanned, limit=limit)
+    found = await fetch_filtered(connection, lambda id_: id_, made.statement("find_letters"), **given)
+    if len(found) >= limit or not made.has_looks:
+        return FoundLetters(found, None)
+    last = await fetch_filtered(connection, LetterPlace, made.statement("find_last_letter"), **given)
+    return FoundLetters(found, last[0] if last else None)
 
 
 async def read_dead_letters(
@@ -161,25 +143,21 @@ async def get_dead_letter(connection: Connection, namespace: str, dead_letter_id
 async def group_dead_letters(
     connection: Connection,
     namespace: str,
-    filter: LetterFilter,
+    filter: Filter,
     *,
-    status: str = "parked",
     limit: int,
-    before: tuple[datetime, str] = (AT_MAX, ""),
+    after: tuple[datetime, str] = (AT_MAX, ""),
 ) -> list[GroupRow]:
-    """The group with the newest letter first. before: (last_at, fingerprint) of the last one seen."""
-    return await fetch_filtered(
-        connection,
-        GroupRow,
-        _SQL.text("group_dead_letters"),
-        namespace=namespace,
-        status=status,
-        limit=limit,
-        before=before[0],
-        before_fingerprint=before[1],
-        scanned=GROUPED_MAX,
-        **_parameters(filter),
-    )
+    """The group with the newest letter first, of the newest GROUPED_MAX letters. after: (last_at, fingerprint) of the
+    last one seen."""
+    made = await conditions_of(connection, namespace, filter)
+    if made.is_nothing:
+        return []
+    given = made.given(
+        namespace=namespace, before_at=AT_MAX, before=ID_MAX, scanned=GROUPED_MAX, after_at=after[0],
+        after_fingerprint=after[1], limit=limit,
+    )  # fmt: skip
+    return await fetch_filtered(connection, GroupRow, made.statement("group_letters"), **given)
 
 
 async def read_letter_run(connection: Connection, run_id: UUID, task: int, token: int) -> LetterRunRow | None:
@@ -207,7 +185,3 @@ async def discard_dead_letters(
         {"namespace": namespace, "ids": list(ids), "closed_by": actor, "reason": reason},
     )
     return cursor.rowcount
-
-
-def _parameters(filter: LetterFilter) -> dict[str, object]:
-    return {**asdict(filter), "ids": None if filter.ids is None else list(filter.ids)}

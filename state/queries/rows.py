@@ -7,6 +7,7 @@ from uuid import UUID
 
 import psycopg
 from psycopg.rows import args_row
+from psycopg.sql import Composed
 
 Connection = psycopg.AsyncConnection[Any]
 """Any asynchronous connection; a statement that only reads needs no transaction of the caller's."""
@@ -35,7 +36,7 @@ async def fetch(
 
 
 async def fetch_filtered(
-    connection: Connection, row: Callable[..., _Row], statement: LiteralString, **parameters: Any
+    connection: Connection, row: Callable[..., _Row], statement: LiteralString | Composed, **parameters: Any
 ) -> list[_Row]:
     """The same, for a statement whose best plan depends on which filters are given. It is planned each time: as a
     prepared one it would get, from its eleventh execution on, one plan for all, which walks what an index skips."""

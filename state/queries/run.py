@@ -1,15 +1,14 @@
 """Runs, their outputs and what moved them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
-from state.queries.rows import ID_MAX, PAGE_BYTES, UNBOUNDED, Connection, fetch, fetch_filtered, fetch_one
+from state.queries.rows import PAGE_BYTES, UNBOUNDED, Connection, fetch, fetch_one
 from state.sql import load
 
 _SQL = load("run_queries")
-_OPEN: Final = frozenset({"running", "waiting", "pausing", "paused", "compensating", "needs_attention"})
 
 
 class RunRow(NamedTuple):
@@ -72,27 +71,11 @@ async def get_run(connection: Connection, namespace: str, run_id: UUID) -> RunRo
     return await fetch_one(connection, RunRow, _SQL.text("get_run"), namespace=namespace, run_id=run_id)
 
 
-async def list_runs(
-    connection: Connection,
-    namespace: str,
-    *,
-    limit: int,
-    before: UUID | None = None,
-    status: str | None = None,
-    workflow: str | None = None,
-) -> list[RunRow]:
-    """Newest first. Fewer than `limit` do not mean the end: large inputs cut a page short, but never to nothing."""
-    name = "list_runs_of_workflow" if workflow is not None else "list_open_runs" if status in _OPEN else "list_runs"
-    return await fetch_filtered(
-        connection,
-        RunRow,
-        _SQL.text(name),
-        namespace=namespace,
-        before=before or ID_MAX,
-        status=status,
-        workflow=workflow,
-        limit=limit,
-        bytes=PAGE_BYTES,
+async def read_runs(connection: Connection, namespace: str, run_ids: Sequence[UUID]) -> list[RunRow]:
+    """Newest first. Fewer than asked for do not mean that they are gone: large inputs cut the list short, but never to
+    nothing."""
+    return await fetch(
+        connection, RunRow, _SQL.text("read_runs"), namespace=namespace, run_ids=list(run_ids), bytes=PAGE_BYTES
     )
 
 

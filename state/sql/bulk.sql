@@ -2,7 +2,7 @@
 
 -- name: insert_bulk
 INSERT INTO bulk (bulk_id, namespace, act, filter, reason, rate, selected, created_by)
-VALUES (%(bulk_id)s, %(namespace)s, %(act)s, %(filter)s::json, %(reason)s, %(rate)s, 0, %(actor)s);
+VALUES (%(bulk_id)s, %(namespace)s, %(act)s, %(filter)s, %(reason)s, %(rate)s, 0, %(actor)s);
 
 -- name: freeze_letters
 -- Parked letters, in the order given. One that another open bulk replay has is left to it; waits for a racing one to commit.
@@ -33,7 +33,7 @@ UPDATE bulk SET selected = %(selected)s WHERE bulk_id = %(bulk_id)s;
 
 -- name: read_bulks
 -- Newest first; %(bulk_id)s: only that one; %(act)s: only of that act.
-SELECT b.bulk_id, b.act, b.filter::text, b.reason, b.rate, b.selected, b.created_at, b.created_by, b.finished_at, b.stopped_by,
+SELECT b.bulk_id, b.act, b.filter, b.reason, b.rate, b.selected, b.created_at, b.created_by, b.finished_at, b.stopped_by,
        p.done, p.refused, p.gone, p.stopped, p.left_over
 FROM bulk b
 CROSS JOIN LATERAL (
@@ -113,16 +113,3 @@ ORDER BY d.closed_at LIMIT %(limit)s;
 UPDATE dead_letter d SET replay_end = given.replay_end
 FROM unnest(%(ids)s::uuid[], %(ends)s::bigint[]) AS given (dead_letter_id, replay_end)
 WHERE d.dead_letter_id = given.dead_letter_id AND d.replay_end IS NULL;
-
--- name: find_runs
--- Newest first; without those that wait in another open bulk of this act.
-SELECT r.run_id
-FROM run r JOIN workflow_version v ON v.version_id = r.version_id
-WHERE r.namespace = %(namespace)s AND r.status = ANY(%(statuses)s::run_status[])
-  AND (%(workflow)s::text IS NULL OR v.name = %(workflow)s)
-  AND (%(version)s::int IS NULL OR v.version = %(version)s)
-  AND (%(since)s::timestamptz IS NULL OR r.created_at >= %(since)s)
-  AND (%(until)s::timestamptz IS NULL OR r.created_at < %(until)s)
-  AND (%(ids)s::uuid[] IS NULL OR r.run_id = ANY(%(ids)s::uuid[]))
-  AND NOT EXISTS (SELECT FROM bulk_item b WHERE b.act = %(act)s AND b.item_id = r.run_id AND b.outcome IS NULL)
-ORDER BY r.run_id DESC LIMIT %(limit)s;

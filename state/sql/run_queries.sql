@@ -6,30 +6,13 @@ SELECT r.run_id, r.version_id, v.name, v.version, r.status::text, r.input::text,
 FROM run r JOIN workflow_version v ON v.version_id = r.version_id
 WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;
 
--- name: list_runs
--- Newest first along the primary key. A page ends early when inputs and outputs on it pass %(bytes)s (stored size), and never has none.
+-- name: read_runs
+-- Those named, newest first. Ends early when inputs and outputs pass %(bytes)s (stored size), but is never empty.
 WITH page AS (
   SELECT r.run_id, r.version_id, v.name, v.version, r.status, r.input, r.trigger_source, r.row_version, r.created_at, r.updated_at, r.finished_at,
          r.namespace, r.output, r.output_error
   FROM run r JOIN workflow_version v ON v.version_id = r.version_id
-  WHERE r.namespace = %(namespace)s AND r.run_id < %(before)s AND (%(status)s::run_status IS NULL OR r.status = %(status)s::run_status)
-  ORDER BY r.run_id DESC LIMIT %(limit)s),
-sized AS (
-  SELECT *, sum(bytes) OVER (ORDER BY run_id DESC) - bytes AS bytes_before
-  FROM (SELECT *, pg_column_size(input) + coalesce(pg_column_size(output), 0) AS bytes FROM page) AS measured)
-SELECT run_id, version_id, name, version, status::text, input::text, trigger_source, row_version, created_at, updated_at, finished_at, namespace,
-       output::text, output_error::text
-FROM sized WHERE bytes_before < %(bytes)s ORDER BY run_id DESC;
-
--- name: list_open_runs
--- The same for a status that only open runs have: written out, so that the planner can prove that the index run_open has them all.
-WITH page AS (
-  SELECT r.run_id, r.version_id, v.name, v.version, r.status, r.input, r.trigger_source, r.row_version, r.created_at, r.updated_at, r.finished_at,
-         r.namespace, r.output, r.output_error
-  FROM run r JOIN workflow_version v ON v.version_id = r.version_id
-  WHERE r.namespace = %(namespace)s AND r.run_id < %(before)s AND r.status = %(status)s::run_status
-    AND r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention')
-  ORDER BY r.run_id DESC LIMIT %(limit)s),
+  WHERE r.namespace = %(namespace)s AND r.run_id = ANY(%(run_ids)s::uuid[])),
 sized AS (
   SELECT *, sum(bytes) OVER (ORDER BY run_id DESC) - bytes AS bytes_before
   FROM (SELECT *, pg_column_size(input) + coalesce(pg_column_size(output), 0) AS bytes FROM page) AS measured)
@@ -45,28 +28,6 @@ SELECT count(*)::int FROM (
   UNION ALL
   SELECT 1 FROM (SELECT DISTINCT run_id FROM pool_waiter) AS w JOIN run r ON r.run_id = w.run_id AND r.status = 'waiting'
   LIMIT %(limit)s) AS found;
-
--- name: list_runs_of_workflow
--- One short walk of run_of_a_version for each version: a merge that the planner does not find by itself. The version is given as a
--- range on purpose: as an equality it lets the planner walk the primary key instead and throw away what is of another version, which
--- for a workflow with few runs among millions is nearly all.
-WITH page AS (
-  SELECT r.run_id, r.version_id, v.name, v.version, r.status, r.input, r.trigger_source, r.row_version, r.created_at, r.updated_at, r.finished_at,
-         r.namespace, r.output, r.output_error
-  FROM workflow_version v
-  CROSS JOIN LATERAL (
-    SELECT * FROM run
-    WHERE run.version_id >= v.version_id AND run.version_id <= v.version_id AND run.run_id < %(before)s
-      AND (%(status)s::run_status IS NULL OR run.status = %(status)s::run_status)
-    ORDER BY run.version_id, run.run_id DESC LIMIT %(limit)s) r
-  WHERE v.namespace = %(namespace)s AND v.name = %(workflow)s
-  ORDER BY r.run_id DESC LIMIT %(limit)s),
-sized AS (
-  SELECT *, sum(bytes) OVER (ORDER BY run_id DESC) - bytes AS bytes_before
-  FROM (SELECT *, pg_column_size(input) + coalesce(pg_column_size(output), 0) AS bytes FROM page) AS measured)
-SELECT run_id, version_id, name, version, status::text, input::text, trigger_source, row_version, created_at, updated_at, finished_at, namespace,
-       output::text, output_error::text
-FROM sized WHERE bytes_before < %(bytes)s ORDER BY run_id DESC;
 
 -- name: count_tasks
 -- Only tasks that were ever handed out or ended; the others are PENDING. Those of the graph: the items of a map are counted with it.

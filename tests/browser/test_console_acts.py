@@ -54,7 +54,7 @@ def test_a_replay_that_fails_again_is_not_called_repaired(console: Console, engi
     page.get_by_role("dialog").get_by_role("button", name="Replay", exact=True).click()
     tray(page, "it failed again, as a new letter")
     expect(page.locator(".tray-act.is-failed")).to_have_count(1)
-    assert len(engine.get("/dead-letters", run_id=run_id)["items"]) == 1
+    assert len(engine.get("/dead-letters", filter=f"run:{run_id}")["items"]) == 1
 
 
 def test_discard_needs_a_reason(console: Console, engine: Engine) -> None:
@@ -73,7 +73,7 @@ def test_discard_needs_a_reason(console: Console, engine: Engine) -> None:
 def test_all_letters_of_a_cause_are_counted_before_they_are_replayed(console: Console, engine: Engine) -> None:
     letters = [engine.failed_order(f"bulk-{number}")[1] for number in range(2)]
     fingerprint = engine.get(f"/dead-letters/{letters[0]}")["fingerprint"]
-    count = len(engine.get("/dead-letters", fingerprint=fingerprint)["items"])
+    count = len(engine.get("/dead-letters", filter=f"fingerprint:{fingerprint}")["items"])
     page = console.open(f"/dead-letters?tab=letters&fingerprint={fingerprint}")
     page.get_by_role("button", name="Replay all").click()
     dialog = page.get_by_role("dialog")
@@ -183,8 +183,8 @@ def test_what_users_write_is_only_ever_text(console: Console, engine: Engine) ->
     answer = engine.http.post("/workflows", json=document)
     assert answer.is_success, answer.text
     run_id = engine.start("evil", **{evil: evil})
-    engine.until("the letter", lambda: engine.get("/dead-letters", run_id=run_id)["items"])
-    letter = engine.get("/dead-letters", run_id=run_id)["items"][0]
+    engine.until("the letter", lambda: engine.get("/dead-letters", filter=f"run:{run_id}")["items"])
+    letter = engine.get("/dead-letters", filter=f"run:{run_id}")["items"][0]
     approval = next(each for each in engine.get("/approvals")["items"] if each["run_id"] == run_id)
     assert engine.http.post(
         f"/approvals/{approval['approval_id']}/approve",

@@ -54,7 +54,7 @@ class Engine:
         """A run that failed because the bank declined, and its dead letter."""
         run_id = self.start("orders", order_id=order_id, amount=9000)
         self.until_status(run_id, "failed")
-        letter = self.until("the letter", lambda: self.get("/dead-letters", run_id=run_id)["items"])[0]
+        letter = self.until("the letter", lambda: self.get("/dead-letters", filter=f"run:{run_id}")["items"])[0]
         return run_id, str(letter["dead_letter_id"])
 
     def asking(self) -> tuple[str, str]:

@@ -8,7 +8,6 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from tests.chaos.driver import Driver
@@ -76,9 +75,9 @@ class Operators:
         """The reason names the bulk, so that the oracle finds what was asked for it."""
         act, workflow = self._draw.choice(BULK_ACTS), self._draw.choice(CONTROLLED)
         reason = f"bulk {self._number}"
-        filter: dict[str, Any] = {"workflow": workflow}
+        filter = f"workflow:{workflow}"
         if act in _SINCE_SECONDS:
-            filter["since"] = datetime.fromtimestamp(time.time() - _SINCE_SECONDS[act], UTC).isoformat()
+            filter += f" started:>=-{_SINCE_SECONDS[act]:g}s"
         body = {"act": act, "filter": filter, "reason": reason, "rate": self._draw.choice((2, 20, 500))}
         entry = await self._ask("bulk", "POST", "/bulk", body, act=act, reason=reason)
         if entry["outcome"] == "OK" and self._draw.random() < 0.2:

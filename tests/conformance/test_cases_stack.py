@@ -234,7 +234,7 @@ def test_b20_the_only_attempt_of_a_lost_worker_fails_its_task(aftermath: Afterma
     case = aftermath.case
     for run_id in aftermath.of("acts once", aftermath.killed | aftermath.frozen):
         assert (case.attempts(run_id), case.status(run_id)) == (["lost"], "failed")
-        (letter,) = case.http.get("/dead-letters", params={"run_id": run_id}).json()["items"]
+        (letter,) = case.http.get("/dead-letters", params={"filter": f"run:{run_id}"}).json()["items"]
         assert letter["reason"] == "WORKER_LOST"
 
 

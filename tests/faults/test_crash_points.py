@@ -196,7 +196,7 @@ class Stand:
                 for letter in self.ask("GET", "/dead-letters")["items"]:
                     self.ask("POST", f"/dead-letters/{letter['dead_letter_id']}/replay", taken=(202, 409))
             case "bulk replay":
-                chosen = {"filter": {"workflow": "broken"}, "rate": 1000}
+                chosen = {"filter": "workflow:broken", "rate": 1000}
                 self.ask("POST", "/dead-letters/replay", chosen, taken=(202, 409))
             case _:
                 pass

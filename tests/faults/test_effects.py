@@ -144,7 +144,7 @@ def test_a_person_gives_a_parked_task_up(engine: Engine):
     assert engine.resolve(run_id, "fail", output=1).status_code == 422
     assert engine.resolve(run_id, "fail").status_code == 200
     until(lambda: engine.status(run_id) == "failed", "failed")
-    letters = engine.http.get("/dead-letters", params={"run_id": run_id}).json()["items"]
+    letters = engine.http.get("/dead-letters", params={"filter": f"run:{run_id}"}).json()["items"]
     assert [letter["run_id"] for letter in letters].count(run_id) == 1
     assert engine.effects(run_id) == 1
 

@@ -20,7 +20,7 @@ class Bulk(Desk):
     """The same, and bulks."""
 
     async def ask(self, act: str, *, status: int = 202, **body: Any) -> dict[str, Any]:
-        return await self.post("/bulk", {"act": act, "filter": {"workflow": "orders"}, **FAST, **body}, status=status)
+        return await self.post("/bulk", {"act": act, "filter": "workflow:orders", **FAST, **body}, status=status)
 
     async def over(self, bulk_id: str, seconds: float = 30) -> dict[str, Any]:
         """Carry it out to its end."""
@@ -52,7 +52,7 @@ async def test_a_dry_run_says_what_would_be_done_and_asks_nothing(bulk: Bulk) ->
     shown = await bulk.ask("cancel", dry_run=True, status=200)
     assert (shown["count"], shown["done"], shown["refused"]) == (3, 3, [])
     assert (shown["run_ids"], shown["has_more"], shown["act"]) == (open_, False, "cancel")
-    both = {"workflow": "orders", "status": ["running", "failed"]}
+    both = "workflow:orders status:running,failed"
     shown = await bulk.ask("cancel", filter=both, dry_run=True, status=200)
     assert (shown["count"], shown["done"], shown["run_ids"]) == (4, 3, [*open_, failed])
     assert shown["refused"] == [{"reason": "the run is failed already", "count": 1}]
@@ -74,27 +74,30 @@ async def test_a_filter_finds_what_it_says(bulk: Bulk) -> None:
     ((at,),) = bulk.query("SELECT created_at FROM run WHERE run_id = %s", middle)
     last = await bulk.start()
     for filter, found in (
-        ({"since": at.isoformat()}, [middle, last]),
-        ({"since": at.isoformat(), "until": "2020-01-01T00:00:00Z"}, []),
-        ({"workflow": "others"}, []),
-        ({"workflow": "orders", "version": 2}, []),
-        ({"workflow": "orders", "version": 1, "since": at.isoformat()}, [middle, last]),
-        ({"run_ids": [middle]}, [middle]),
-        ({"status": "completed"}, []),
+        (f"started:>={at.isoformat()}", [middle, last]),
+        (f"started:>={at.isoformat()} started:<2020-01-01T00:00:00Z", []),
+        ("workflow:others", []),
+        ("workflow:orders version:2", []),
+        (f"workflow:orders version:1 started:>={at.isoformat()}", [middle, last]),
+        (f"run:{middle}", [middle]),
+        ("status:completed", []),
     ):
         shown = await bulk.ask("terminate", filter=filter, dry_run=True, status=200)
         assert shown["run_ids"] == found, filter
+    shown = await bulk.ask("terminate", filter="", run_ids=[middle], dry_run=True, status=200)
+    assert shown["run_ids"] == [middle]
 
 
 WRONG: list[dict[str, Any]] = [
     {},
-    {"filter": {}},
-    {"filter": {"run_ids": []}},
-    {"filter": {"status": []}},
-    {"filter": {"wrong": 1}},
-    {"filter": {"status": "lost"}},
-    {"filter": {"workflow": "orders"}, "rate": 0},
-    {"filter": {"workflow": "orders"}, "act": "replay"},
+    {"filter": ""},
+    {"filter": {"workflow": "orders"}},
+    {"run_ids": []},
+    {"filter": "status:"},
+    {"filter": "wrong:1"},
+    {"filter": "status:lost"},
+    {"filter": "workflow:orders", "rate": 0},
+    {"filter": "workflow:orders", "act": "replay"},
 ]
 
 
@@ -198,7 +201,7 @@ async def test_runs_are_moved_to_the_latest_version_each_by_its_own_verdict(bulk
     orders: dict[str, Any] = {**ORDERS}
     more = {**orders, "tasks": {**orders["tasks"], "tell": {"run": "t.tell", "needs": ["validate"]}}}
     await bulk.post("/workflows", more, status=201)
-    filter = {"workflow": "orders", "status": ["paused", "pausing"]}
+    filter = "workflow:orders status:paused,pausing"
     shown = await bulk.ask("migrate", filter=filter, dry_run=True, status=200)
     why = "the run is pausing: pause it, and wait until nothing of it runs"
     assert (shown["count"], shown["done"], shown["refused"]) == (3, 2, [{"reason": why, "count": 1}])
@@ -224,7 +227,7 @@ async def test_runs_are_paused_and_resumed(bulk: Bulk) -> None:
 
 async def test_of_two_bulks_that_ask_the_same_one_has_each_run_but_another_act_has_its_own(bulk: Bulk) -> None:
     runs = [await bulk.start() for _ in range(5)]
-    body = {"act": "pause", "filter": {"workflow": "orders"}, **FAST}
+    body = {"act": "pause", "filter": "workflow:orders", **FAST}
     answers = await asyncio.gather(*(bulk.api.post("/bulk", json=body) for _ in range(4)))
     assert sorted(answer.status_code for answer in answers) == [202] + [409] * 3
     cancel = await bulk.ask("cancel")
@@ -254,7 +257,7 @@ async def test_a_stopped_bulk_asks_nothing_more(bulk: Bulk) -> None:
 
 async def test_a_bulk_with_one_idempotency_key_is_one(bulk: Bulk) -> None:
     await bulk.start()
-    body, headers = {"act": "cancel", "filter": {"workflow": "orders"}}, {"Idempotency-Key": "k"}
+    body, headers = {"act": "cancel", "filter": "workflow:orders"}, {"Idempotency-Key": "k"}
     answers = [await bulk.api.post("/bulk", json=body, headers=headers) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [202, 202]
     assert answers[0].json()["bulk_id"] == answers[1].json()["bulk_id"]
@@ -275,7 +278,7 @@ async def test_items_are_paged_and_each_comes_once(bulk: Bulk) -> None:
 
 async def test_replays_of_letters_stand_with_the_other_bulks(bulk: Bulk) -> None:
     ((_, letter),) = await bulk.bury()
-    replay = await bulk.post("/dead-letters/replay", {"filter": {"workflow": "orders"}, **FAST})
+    replay = await bulk.post("/dead-letters/replay", {"filter": "workflow:orders", **FAST})
     (listed,) = (await bulk.read("/bulk"))["items"]
     assert (listed["bulk_id"], listed["act"]) == (replay["replay_id"], "replay")
     await bulk.over(replay["replay_id"])
@@ -294,7 +297,7 @@ async def test_a_step_takes_the_same_statements_for_one_run_as_for_many(bulk: Bu
     counts = []
     for ids in (1, 29):
         chosen = bulk.query("SELECT run_id FROM run WHERE status = 'running' ORDER BY run_id LIMIT %s", ids)
-        await bulk.ask("cancel", filter={"run_ids": [str(run_id) for (run_id,) in chosen]})
+        await bulk.ask("cancel", run_ids=[str(run_id) for (run_id,) in chosen])
         bulk.query("UPDATE bulk SET next_at = now() - interval '1 s' WHERE finished_at IS NULL")
         before = _statements(bulk)
         assert await bulk.step() == ids

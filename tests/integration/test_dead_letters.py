@@ -12,8 +12,10 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from psycopg import sql
 from uuid_utils import uuid7
 
+from headrace.filter import parse
 from headrace.messages import (
     Requested,
     Succeeded,
@@ -22,7 +24,8 @@ from headrace.messages import (
 )
 from state.bulk_steps import step
 from state.decisions import replay_dead_letter
-from state.sql import load
+from state.filter_sql import conditions_of
+from state.queries.rows import AT_MAX, ID_MAX
 from state.store import Rows, execute_sync
 from streams.backlog import Backlog
 from streams.batch import Batch
@@ -54,7 +57,7 @@ async def test_letters_of_one_cause_are_one_group(desk: Desk) -> None:
     assert (group["sample"], group["message"]) == (newest, "order 4711 has no total")
     assert (group["workflow"], group["version"]) == ("orders", 1)
     assert group["first_at"] < group["last_at"]
-    of_group = await desk.letters(fingerprint=group["fingerprint"])
+    of_group = await desk.letters(filter=f"fingerprint:{group['fingerprint']}")
     assert len(of_group) == 4
     assert of_group[0]["dead_letter_id"] == newest
 
@@ -72,24 +75,31 @@ async def test_groups_are_paged_and_each_comes_once(desk: Desk) -> None:
     assert found == [("a", 2), ("c", 1), ("b", 1)]
 
 
-FILTERS: list[tuple[dict[str, Any], int]] = [
-    ({}, 3),
-    ({"kind": "task"}, 2),
-    ({"kind": "record"}, 1),
-    ({"workflow": "orders"}, 2),
-    ({"workflow": "other"}, 0),
-    ({"workflow": "orders", "version": 1}, 2),
-    ({"version": 2}, 0),
-    ({"task": "charge"}, 1),
-    ({"topic": "shop.orders"}, 1),
-    ({"code": "BAD_RECORD"}, 1),
-    ({"text": "CARD_100%"}, 1),
-    ({"text": "card%"}, 0),
-    ({"text": "Not Json"}, 1),
-    ({"since": "2020-01-01T00:00:00Z"}, 3),
-    ({"until": "2020-01-01T00:00:00+02:00"}, 0),
-    ({"fingerprint": "00"}, 0),
-    ({"status": "replayed"}, 0),
+FILTERS: list[tuple[str, int]] = [
+    ("", 3),
+    ("kind:task", 2),
+    ("kind:record", 1),
+    ("-kind:record", 2),
+    ("workflow:orders", 2),
+    ("workflow:ord*", 2),
+    ("-workflow:orders", 1),
+    ("workflow:other", 0),
+    ("workflow:orders version:1", 2),
+    ("version:2", 0),
+    ("version:>=1", 2),
+    ("task:charge", 1),
+    ("topic:shop.orders", 1),
+    ("code:BAD_RECORD", 1),
+    ("error:CARD_100%", 1),
+    ("error:card%", 0),
+    ('error:"Not Json"', 1),
+    ("at:>=2020-01-01T00:00:00Z", 3),
+    ("at:>-1h", 3),
+    ("at:<2020-01-01T00:00:00+02:00", 0),
+    ("fingerprint:00", 0),
+    ("status:replayed", 0),
+    ("status:parked,replayed", 3),
+    ("-status:parked", 0),
 ]
 
 
@@ -99,22 +109,23 @@ async def test_a_filter_finds_what_it_says(desk: Desk) -> None:
     await desk.succeed(run_id, output=b'{"total": 3}')
     await desk.fail(run_id, 1, "no card_100% left\0")
     desk.bury_record(b"\xff")
-    for query, count in FILTERS:
-        assert len(await desk.letters(**query)) == count, query
-        grouped = (await desk.read("/dead-letters/groups", **query))["items"]
-        assert sum(group["count"] for group in grouped) == count, query
-    assert [letter["task"] for letter in await desk.letters(run_id=run_id)] == ["charge"]
-    grouped = (await desk.read("/dead-letters/groups", run_id=run_id))["items"]
+    for text, count in FILTERS:
+        assert len(await desk.letters(filter=text)) == count, text
+        grouped = (await desk.read("/dead-letters/groups", filter=text))["items"]
+        assert sum(group["count"] for group in grouped) == count, text
+    assert [letter["task"] for letter in await desk.letters(filter=f"run:{run_id}")] == ["charge"]
+    grouped = (await desk.read("/dead-letters/groups", filter=f"run:{run_id}"))["items"]
     assert [(group["task"], group["count"]) for group in grouped] == [("charge", 1)]
 
 
 async def test_a_filter_that_means_nothing_is_refused(desk: Desk) -> None:
     for wrong in (
-        {"since": "yesterday"},
-        {"since": "2020-01-01T00:00:00"},
-        {"text": "a\0"},
-        {"version": "0"},
-        {"run_id": "x"},
+        {"filter": "at:>yesterday"},
+        {"filter": "at:>2020-01-01T00:00:00"},
+        {"filter": "error:a\0"},
+        {"filter": "version:none"},
+        {"filter": "run:x"},
+        {"run": "x"},
     ):
         for path in ("/dead-letters", "/dead-letters/groups"):
             assert (await desk.api.get(path, params=wrong)).status_code == 422, wrong
@@ -187,7 +198,7 @@ async def test_an_isolated_run_is_named_by_its_record(desk: Desk) -> None:
     )
     with psycopg.connect(desk.dsn) as connection:
         execute_sync(connection, rows.calls())
-    (letter,) = await desk.letters(workflow="orders")
+    (letter,) = await desk.letters(filter="workflow:orders")
     assert (letter["kind"], letter["run_id"], letter["version"], letter["task"]) == ("record", run_id, 1, None)
     assert (await desk.read(f"/dead-letters/{letter['dead_letter_id']}"))["run_input"] == {}
 
@@ -251,7 +262,7 @@ async def test_b99_a_record_that_is_replayed_with_its_id_starts_the_run_it_could
         await asyncio.wait_for(agent(batch), 15)
 
     await deliver(0, event, [("content-type", b"application/cloudevents+json"), ("odd", b"\xff"), ("none", None)])
-    (letter,) = await desk.letters(kind="record")
+    (letter,) = await desk.letters(filter="kind:record")
     assert (await desk.api.post("/workflows", json={**ORDERS, "name": "later"})).status_code == 201
     await desk.post(f"/dead-letters/{letter['dead_letter_id']}/replay")
     (record,) = desk.published(topic)
@@ -332,10 +343,10 @@ async def test_a_replayed_record_is_linked_when_it_is_set_aside_again(desk: Desk
     rows.bury_record("default", None, "shop.orders", 0, 7, b"k", b"[", "not JSON")
     with psycopg.connect(desk.dsn) as connection:
         execute_sync(connection, rows.calls())
-    linked = {letter["offset"]: letter["replay_of"] for letter in await desk.letters(kind="record")}
+    linked = {letter["offset"]: letter["replay_of"] for letter in await desk.letters(filter="kind:record")}
     assert linked == {5: one, 6: other, 7: None}
     desk.bury_record(b"{", 8)
-    assert (await desk.letters(kind="record"))[0]["replay_of"] is None
+    assert (await desk.letters(filter="kind:record"))[0]["replay_of"] is None
     assert [letter["replay_outcome"] for letter in await desk.letters(status="replayed")] == ["failed_again"] * 2
 
 
@@ -384,7 +395,7 @@ async def test_a_dry_run_says_what_would_be_replayed_and_replays_nothing(desk: D
     letters = [letter for _, letter in await desk.bury(12)]
     await desk.bury(1, "other")
     (group,) = [g for g in (await desk.read("/dead-letters/groups"))["items"] if g["count"] == 12]
-    body = {"filter": {"fingerprint": group["fingerprint"]}, "dry_run": True}
+    body = {"filter": f"fingerprint:{group['fingerprint']}", "dry_run": True}
     answer = await desk.post("/dead-letters/replay", body, status=200)
     assert (answer["count"], answer["has_more"], answer["dead_letter_ids"]) == (12, False, letters)
     assert [item["dead_letter_id"] for item in answer["sample"]] == letters[:10]
@@ -394,12 +405,12 @@ async def test_a_dry_run_says_what_would_be_replayed_and_replays_nothing(desk: D
 
 async def test_a_selection_is_frozen_when_it_is_asked_for(desk: Desk) -> None:
     made = await desk.bury(3)
-    dry = await desk.post("/dead-letters/replay", {"filter": {"task": "validate"}, "dry_run": True}, status=200)
+    dry = await desk.post("/dead-letters/replay", {"filter": "task:validate", "dry_run": True}, status=200)
     await desk.bury(1)
-    asked = {"filter": {"dead_letter_ids": dry["dead_letter_ids"]}, "rate": 1000}
+    asked = {"filter": "task:validate", "dead_letter_ids": dry["dead_letter_ids"], "rate": 1000}
     bulk = await desk.post("/dead-letters/replay", asked)
     assert (bulk["selected"], bulk["left"], bulk["status"], bulk["created_by"]) == (3, 3, "running", "ana")
-    assert bulk["filter"] == {"dead_letter_ids": 3}
+    assert bulk["filter"] == "task:validate"
     await desk.bury(1)
     done = await desk.step_until_over(bulk["replay_id"])
     assert (done["status"], done["replayed"], done["left"], done["refused"]) == ("completed", 3, 0, 0)
@@ -416,7 +427,7 @@ async def test_a_selection_is_frozen_when_it_is_asked_for(desk: Desk) -> None:
 
 async def test_b98_of_two_bulk_replays_of_the_same_letters_one_gets_them(desk: Desk) -> None:
     await desk.bury(5)
-    body = {"filter": {"workflow": "orders"}, "rate": 1000}
+    body = {"filter": "workflow:orders", "rate": 1000}
     answers = await asyncio.gather(*(desk.api.post("/dead-letters/replay", json=body) for _ in range(6)))
     assert sorted(answer.status_code for answer in answers) == [202] + [409] * 5
     assert desk.query("SELECT count(*) FROM bulk") == [(1,)]
@@ -427,7 +438,7 @@ async def test_b98_of_two_bulk_replays_of_the_same_letters_one_gets_them(desk: D
 
 async def test_a_letter_that_was_closed_before_its_turn_is_refused_and_the_others_go_on(desk: Desk) -> None:
     made = await desk.bury(4)
-    bulk = await desk.post("/dead-letters/replay", {"filter": {"workflow": "orders"}, "rate": 1000})
+    bulk = await desk.post("/dead-letters/replay", {"filter": "workflow:orders", "rate": 1000})
     await desk.post(f"/dead-letters/{made[1][1]}/replay", who="bob")
     await desk.post(f"/dead-letters/{made[2][1]}/discard", {"reason": "x"}, who="bob", status=200)
     desk.query("UPDATE task SET token = token + 1 WHERE run_id = %s", made[3][0])
@@ -444,7 +455,7 @@ async def test_a_letter_that_postgres_refuses_holds_nothing_up(desk: Desk) -> No
     """Only text fits the outbox table."""
     desk.store.mode = type(desk.store.mode).TABLE
     bad, good = desk.bury_record(b"\xff"), desk.bury_record(b"{", 8)
-    bulk = await desk.post("/dead-letters/replay", {"filter": {"kind": "record"}, "rate": 1000})
+    bulk = await desk.post("/dead-letters/replay", {"filter": "kind:record", "rate": 1000})
     done = await desk.step_until_over(bulk["replay_id"])
     assert [refusal["dead_letter_id"] for refusal in done["refusals"]] == [bad]
     assert [letter["dead_letter_id"] for letter in await desk.letters(status="replayed")] == [good]
@@ -452,7 +463,7 @@ async def test_a_letter_that_postgres_refuses_holds_nothing_up(desk: Desk) -> No
 
 async def test_the_rate_is_kept_also_after_the_engine_was_away(desk: Desk) -> None:
     await desk.bury(6)
-    bulk = await desk.post("/dead-letters/replay", {"filter": {"workflow": "orders"}, "rate": 0.5})
+    bulk = await desk.post("/dead-letters/replay", {"filter": "workflow:orders", "rate": 0.5})
     assert await desk.step() == 1
     assert await desk.step() == 0
     desk.query("UPDATE bulk SET rate = 2")
@@ -465,7 +476,7 @@ async def test_the_rate_is_kept_also_after_the_engine_was_away(desk: Desk) -> No
 
 async def test_two_processes_share_the_work_without_a_letter_twice(desk: Desk) -> None:
     await desk.bury(8)
-    await desk.post("/dead-letters/replay", {"filter": {"workflow": "orders"}, "rate": 1000})
+    await desk.post("/dead-letters/replay", {"filter": "workflow:orders", "rate": 1000})
     deadline = time.monotonic() + 30
     while desk.query("SELECT 1 FROM bulk WHERE finished_at IS NULL"):
         assert time.monotonic() < deadline
@@ -475,7 +486,7 @@ async def test_two_processes_share_the_work_without_a_letter_twice(desk: Desk) -
 
 async def test_a_stopped_bulk_replay_leaves_the_rest_parked(desk: Desk) -> None:
     await desk.bury(3)
-    bulk = await desk.post("/dead-letters/replay", {"filter": {"workflow": "orders"}, "rate": 0.5})
+    bulk = await desk.post("/dead-letters/replay", {"filter": "workflow:orders", "rate": 0.5})
     assert await desk.step() == 1
     path = f"/dead-letters/replays/{bulk['replay_id']}/stop"
     stopped = await desk.post(path, who="bob", status=200)
@@ -488,14 +499,14 @@ async def test_a_stopped_bulk_replay_leaves_the_rest_parked(desk: Desk) -> None:
     await desk.post(path, status=409)
     desk.query("UPDATE bulk SET next_at = now()")
     assert await desk.step() == 0
-    again = await desk.post("/dead-letters/replay", {"filter": {"workflow": "orders"}})
+    again = await desk.post("/dead-letters/replay", {"filter": "workflow:orders"})
     assert again["selected"] == 2
 
 
 async def test_letters_are_discarded_by_filter_with_a_reason(desk: Desk) -> None:
     await desk.bury(3)
     await desk.bury(1, "other")
-    body = {"filter": {"text": "it broke"}, "reason": "a bad deploy"}
+    body = {"filter": 'error:"it broke"', "reason": "a bad deploy"}
     dry = await desk.post("/dead-letters/discard", {**body, "dry_run": True}, status=200)
     assert (dry["count"], len(await desk.letters())) == (3, 4)
     assert await desk.post("/dead-letters/discard", body, status=200) == {"discarded": 3, "has_more": False}
@@ -506,14 +517,15 @@ async def test_letters_are_discarded_by_filter_with_a_reason(desk: Desk) -> None
 
 WRONG: list[dict[str, Any]] = [
     {},
-    {"filter": {}},
-    {"filter": {"dead_letter_ids": []}},
-    {"filter": {"dead_letter_ids": ["x"]}},
-    {"filter": {"wrong": 1}},
-    {"filter": {"text": "a\0"}},
-    {"filter": {"task": "a"}, "rate": 0},
-    {"filter": {"task": "a"}, "rate": 1e9},
-    {"filter": {"since": "2020-01-01T00:00:00"}},
+    {"filter": ""},
+    {"filter": {"kind": "task"}},
+    {"dead_letter_ids": []},
+    {"dead_letter_ids": ["x"]},
+    {"filter": "wrong:1"},
+    {"filter": "error:a\0"},
+    {"filter": "task:a", "rate": 0},
+    {"filter": "task:a", "rate": 1e9},
+    {"filter": "at:>2020-01-01T00:00:00"},
 ]
 
 
@@ -526,7 +538,7 @@ async def test_nobody_replays_everything_by_leaving_something_out(desk: Desk) ->
 
 
 async def test_a_replay_of_nothing_is_refused_and_an_unknown_one_not_found(desk: Desk) -> None:
-    await desk.post("/dead-letters/replay", {"filter": {"task": "nope"}}, status=409)
+    await desk.post("/dead-letters/replay", {"filter": "task:nope"}, status=409)
     assert desk.query("SELECT count(*) FROM bulk") == [(0,)]
     for id_ in (str(uuid7()), "x"):
         assert (await desk.api.get(f"/dead-letters/replays/{id_}")).status_code == 404
@@ -536,7 +548,7 @@ async def test_a_replay_of_nothing_is_refused_and_an_unknown_one_not_found(desk:
 async def test_a_bulk_replay_with_one_idempotency_key_is_one(desk: Desk) -> None:
     await desk.bury(2)
     headers = {"Idempotency-Key": "k"}
-    body = {"filter": {"workflow": "orders"}}
+    body = {"filter": "workflow:orders"}
     answers = [await desk.api.post("/dead-letters/replay", json=body, headers=headers) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [202, 202]
     assert answers[0].json()["replay_id"] == answers[1].json()["replay_id"]
@@ -558,7 +570,7 @@ async def test_cp19_a_bulk_replay_killed_half_way_goes_on_and_replays_each_lette
     for n in range(count):
         desk.bury_record(b"{%d" % n, n)
     desk.published("shop.orders")
-    bulk = await desk.post("/dead-letters/replay", {"filter": {"kind": "record"}, "rate": 10})
+    bulk = await desk.post("/dead-letters/replay", {"filter": "kind:record", "rate": 10})
     done = "SELECT count(*) FROM bulk_item WHERE outcome IS NOT NULL"
     deadline = time.monotonic() + 120
     for part in range(1, kills + 2):
@@ -580,7 +592,7 @@ async def test_cp19_a_bulk_replay_killed_half_way_goes_on_and_replays_each_lette
 
 async def test_a_step_that_dies_before_its_commit_changes_nothing(desk: Desk) -> None:
     letters = [desk.bury_record(b"{%d" % n, n) for n in range(3)]
-    bulk = await desk.post("/dead-letters/replay", {"filter": {"kind": "record"}, "rate": 1000})
+    bulk = await desk.post("/dead-letters/replay", {"filter": "kind:record", "rate": 1000})
     desk.query("UPDATE bulk SET next_at = now() - interval '1 s'")
     dying = await psycopg.AsyncConnection.connect(desk.dsn)
     assert await step(dying, desk.store, desk.plans) == 3
@@ -601,34 +613,13 @@ async def test_lists_of_letters_walk_an_index_and_never_the_table(desk: Desk) ->
         """
     )
     desk.query("ANALYZE dead_letter")
-    text = load("dead_letter_queries").text("find_dead_letters")
-    names = (
-        "kind",
-        "workflow",
-        "version",
-        "task",
-        "topic",
-        "fingerprint",
-        "code",
-        "text",
-        "run_id",
-        "since",
-        "until",
-        "ids",
-    )
-    given = {
-        **dict.fromkeys(names),
-        "namespace": "default",
-        "status": "parked",
-        "is_free": True,
-        "before": "9999-01-01Z",
-        "before_id": "ffffffff-ffff-ffff-ffff-ffffffffffff",
-        "limit": 51,
-    }
-    cases = {"dead_letter_newest": {}, "dead_letter_of_a_group": {"fingerprint": "ff"}}
-    with psycopg.connect(desk.dsn, autocommit=True) as connection:
-        for index, more in cases.items():
-            cursor = psycopg.ClientCursor(connection)
-            plan = "\n".join(line for (line,) in cursor.execute("EXPLAIN " + text, {**given, **more}))
-            assert f"using {index} on dead_letter" in plan or f"on {index}" in plan, plan
+    cases = {"": "dead_letter_newest", "kind:record error:r": "dead_letter_newest", "fingerprint:ff": "of_a_group"}
+    async with await psycopg.AsyncConnection.connect(desk.dsn, autocommit=True) as connection:
+        for text, index in cases.items():
+            made = await conditions_of(connection, "default", parse("dead_letters", text))
+            given = made.given(namespace="default", before_at=AT_MAX, before=ID_MAX, scanned=51, limit=51)
+            explained = sql.SQL("EXPLAIN ") + made.statement("find_letters")
+            cursor = await connection.execute(explained, given)
+            plan = "\n".join(line for (line,) in await cursor.fetchall())
+            assert index in plan, plan
             assert "Seq Scan on dead_letter" not in plan, plan

@@ -390,6 +390,56 @@ def test_runs_say_what_to_do_when_there_are_none(api: FakeApi) -> None:
     assert json.loads(headrace("runs", "--json").stdout) == {"items": [], "next": None}
 
 
+VIEWS = [
+    {"view_id": None, "name": "Failing", "of": "runs", "filter": "waits:retry", "owner": "", "is_shared": True},
+    {
+        "view_id": "v1",
+        "name": "late",
+        "of": "runs",
+        "filter": "is:open started:<-1d",
+        "owner": "ana",
+        "is_shared": False,
+    },
+]
+
+
+def test_runs_are_listed_by_a_filter_by_a_view_or_by_both(api: FakeApi) -> None:
+    api.answers["GET /runs"], api.answers["GET /views"] = items(run_document()), items(*VIEWS)
+    assert headrace("runs", "-f", 'is:open error:"time out"', "-w", "a b").exit_code == 0
+    assert api.asked[-1].url.params["filter"] == 'is:open error:"time out" workflow:"a b"'
+    assert headrace("runs", "--view", "LATE", "--filter", "-queue:slow").exit_code == 0
+    assert api.asked[-1].url.params["filter"] == "is:open started:<-1d -queue:slow"
+    assert headrace("runs", "--view", "nope").exit_code == 3
+
+
+def test_a_wrong_filter_is_told_with_its_column(api: FakeApi) -> None:
+    said = "column 1 of the filter: runs have no field 'stats'; did you mean status?"
+    api.answers["GET /runs"] = problem(422, "HR-1033", said)
+    result = headrace("runs", "--filter", "stats:failed")
+    assert result.exit_code == 2
+    assert "did you mean status?" in result.stderr
+
+
+def test_runs_are_counted_by_their_kinds(api: FakeApi) -> None:
+    facets = [{"field": "status", "values": [{"value": "failed", "count": 7, "clause": "status:failed"}]}]
+    answer = {"filter": "status:failed", "count": 20_000, "has_more": True, "facets": facets}
+    api.answers["GET /runs/facets"] = httpx.Response(200, json=answer)
+    result = headrace("runs", "--count", "--status", "failed")
+    assert "more than 20000 runs" in result.stdout
+    assert api.asked[-1].url.params["filter"] == "status:failed"
+
+
+def test_views_are_listed_kept_and_removed(api: FakeApi) -> None:
+    api.answers["GET /views"] = items(*VIEWS)
+    assert "is:open started:<-1d" in headrace("views").stdout
+    api.answers["POST /views"] = httpx.Response(201, json={**VIEWS[1], "name": "mine", "filter": "is:open"})
+    assert "kept as mine" in headrace("views", "--save", "mine", "--filter", "is:open", "--shared").stdout
+    assert api.body() == {"name": "mine", "of": "runs", "filter": "is:open", "is_shared": True}
+    api.answers["DELETE /views/v1"] = httpx.Response(200, json=VIEWS[1])
+    assert headrace("views", "--remove", "late").exit_code == 0
+    assert headrace("views", "--remove", "failing").exit_code == 2
+
+
 def test_a_long_list_is_read_over_several_pages(api: FakeApi) -> None:
     api.answers["GET /runs"] = [
         items(*[run_document()] * 200, following="t1"),
@@ -638,7 +688,8 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(api: FakeApi) -> N
     assert "send of greet c3d4e5f6" in listed
     assert "orders partition 1 offset 42" in listed
     assert "headrace replay 7" in headrace("dead-letters", "7").stdout
-    assert len(json.loads(headrace("dead-letters", "--run", RUN_ID, "--json").stdout)["items"]) == 1
+    assert headrace("dead-letters", "--run", RUN_ID, "--json").exit_code == 0
+    assert dict(api.asked[-1].url.params) == {"limit": "50", "filter": f"run:{RUN_ID}"}
     assert headrace("replay", "7", "--input", '{"total": 3}').exit_code == 0
     assert api.body() == {"input": {"total": 3}}
     assert headrace("discard", "7", "--reason", "a test").exit_code == 0

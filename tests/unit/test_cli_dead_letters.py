@@ -1,7 +1,6 @@
 """`headrace dead-letters`, `replay` and `discard`, against an API that is played by the test."""
 
 import json
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ GROUP: dict[str, Any] = {
 BULK: dict[str, Any] = {
     "replay_id": "b1",
     "status": "running",
-    "filter": {},
+    "filter": "",
     "rate": 10.0,
     "selected": 41,
     "left": 30,
@@ -112,16 +111,14 @@ def test_groups_are_listed_with_their_counts(api: Played) -> None:
     assert "41" in shown
     assert "send of greet version 3" in shown
     assert "no stamp [bold]" in shown
-    assert api.query == {"limit": "50", "status": "parked", "workflow": "greet"}
+    assert api.query == {"limit": "50", "filter": "workflow:greet"}
 
 
-def test_an_age_is_an_instant_for_the_api(api: Played) -> None:
+def test_a_run_is_named_by_its_id(api: Played) -> None:
     api.answers["GET /dead-letters"] = {"items": [], "next": None}
-    headrace("dead-letters", "--since", "2h", "--until", "2026-11-29T10:00:00+01:00")
-    since = datetime.fromisoformat(api.query["since"])
-    assert timedelta(hours=2) <= datetime.now(UTC) - since < timedelta(hours=2, minutes=1)
-    assert api.query["until"] == "2026-11-29T10:00:00+01:00"
-    headrace("dead-letters", "--since", "yesterday", code=2)
+    run_id = "019b0000-0000-7000-8000-0000000000aa"
+    headrace("dead-letters", "--filter", "at:>-2h", "--run", run_id, "--status", "replayed")
+    assert api.query == {"limit": "50", "filter": f"at:>-2h run:{run_id}", "status": "replayed"}
 
 
 def test_one_letter_is_shown_with_its_context_and_what_became_of_it(api: Played) -> None:
@@ -144,8 +141,8 @@ def test_one_letter_is_shown_with_its_context_and_what_became_of_it(api: Played)
 
 def test_a_filter_replays_many_at_a_rate(api: Played) -> None:
     api.answers["POST /dead-letters/replay"] = BULK
-    shown = headrace("replay", "--fingerprint", "00ff", "--rate", "5", "--kind", "task").stdout
-    assert api.body(BulkReplayBody) == {"filter": {"kind": "task", "fingerprint": "00ff"}, "rate": 5, "dry_run": False}
+    shown = headrace("replay", "--filter", "fingerprint:00ff kind:task", "--rate", "5").stdout
+    assert api.body(BulkReplayBody) == {"filter": "fingerprint:00ff kind:task", "rate": 5, "dry_run": False}
     assert "10 replayed, 1 refused, 30 left of 41" in shown
     assert "headrace replay --progress b1" in shown
 
@@ -153,10 +150,10 @@ def test_a_filter_replays_many_at_a_rate(api: Played) -> None:
 def test_a_dry_run_lists_what_would_be_taken(api: Played) -> None:
     answer = {"dry_run": True, "count": 41, "has_more": True, "sample": [LETTER], "dead_letter_ids": ["7"]}
     api.answers["POST /dead-letters/replay"] = api.answers["POST /dead-letters/discard"] = answer
-    shown = headrace("replay", "-f", "00ff", "--dry-run").stdout
+    shown = headrace("replay", "-f", "fingerprint:00ff", "--dry-run").stdout
     assert api.body(BulkReplayBody)["dry_run"] is True
     assert "41 would be replayed, and older ones beyond" in shown
-    shown = headrace("discard", "-f", "00ff", "--dry-run", "--reason", "x").stdout
+    shown = headrace("discard", "-f", "fingerprint:00ff", "--dry-run", "--reason", "x").stdout
     assert api.body(BulkDiscardBody)["dry_run"] is True
     assert "41 would be discarded" in shown
 
@@ -174,8 +171,15 @@ def test_progress_shows_what_became_of_the_replayed(api: Played) -> None:
 
 def test_many_are_discarded_by_a_filter(api: Played) -> None:
     api.answers["POST /dead-letters/discard"] = {"discarded": 41, "has_more": False}
-    assert "discarded: 41 dead letters" in headrace("discard", "--text", "stamp", "--reason", "old").stdout
-    assert api.body(BulkDiscardBody) == {"filter": {"text": "stamp"}, "reason": "old", "dry_run": False}
+    assert (
+        "discarded: 41 dead letters"
+        in headrace("discard", "--filter", "error:stamp", "-w", "a b", "--reason", "old").stdout
+    )
+    assert api.body(BulkDiscardBody) == {
+        "filter": 'error:stamp workflow:"a b"',
+        "reason": "old",
+        "dry_run": False,
+    }
 
 
 def test_a_record_is_replayed_with_the_bytes_of_a_file(api: Played, tmp_path: Path) -> None:
@@ -190,11 +194,11 @@ def test_a_record_is_replayed_with_the_bytes_of_a_file(api: Played, tmp_path: Pa
     "arguments",
     [
         ["replay"],
-        ["replay", "7", "--task", "send"],
-        ["replay", "--task", "send", "--input", "{}"],
+        ["replay", "7", "--filter", "task:send"],
+        ["replay", "--filter", "task:send", "--input", "{}"],
         ["replay", "7", "--input", "{}", "--bytes", "x"],
         ["discard", "--reason", "x"],
-        ["discard", "7", "--task", "send", "--reason", "x"],
+        ["discard", "7", "--filter", "task:send", "--reason", "x"],
     ],
     ids=" ".join,
 )
@@ -204,20 +208,19 @@ def test_what_is_neither_one_nor_a_filter_is_refused_before_it_is_sent(api: Play
 
 
 def test_the_client_asks_the_same(api: Played) -> None:
-    since = datetime(2026, 11, 29, tzinfo=UTC)
     api.answers["GET /dead-letters/groups"] = {"items": [GROUP], "next": None}
-    api.answers["GET /dead-letters"] = {"items": [LETTER], "next": None}
+    api.answers["GET /dead-letters"] = {"items": [LETTER], "next": None, "searched_until": None}
     api.answers["GET /dead-letters/replays/b1"] = PROGRESS
     with Client("http://api.test", transport=httpx.MockTransport(api)) as client:
-        assert client.dead_letter_groups(version=3)[0].count == 41
-        assert client.dead_letters(since=since, text="a")[0].dead_letter_id == "7"
-        assert api.query == {"since": "2026-11-29T00:00:00+00:00", "text": "a", "limit": "200"}
+        assert client.dead_letter_groups("version:3")[0].count == 41
+        assert client.dead_letters("at:>-2h error:a", status="parked")[0].dead_letter_id == "7"
+        assert api.query == {"filter": "at:>-2h error:a", "status": "parked", "limit": "200"}
         api.answers["POST /dead-letters/replay"] = BULK
-        assert client.replay_many(fingerprint="00ff", rate=1, since=since).replay_id == "b1"
-        assert api.body(BulkReplayBody)["filter"] == {"fingerprint": "00ff", "since": since.isoformat()}
+        assert client.replay_many("fingerprint:00ff", rate=1).replay_id == "b1"
+        assert api.body(BulkReplayBody) == {"filter": "fingerprint:00ff", "rate": 1}
         answer = {"dry_run": True, "count": 1, "has_more": False, "sample": [LETTER], "dead_letter_ids": ["7"]}
         api.answers["POST /dead-letters/replay"] = answer
-        assert client.select_dead_letters(task="send").dead_letter_ids == ["7"]
+        assert client.select_dead_letters("task:send").dead_letter_ids == ["7"]
         api.answers["POST /dead-letters/discard"] = {"discarded": 2, "has_more": False}
-        assert client.discard_many("old", task="send") == 2
+        assert client.discard_many("old", "task:send") == 2
         assert client.bulk_replay("b1").outcomes["completed"] == 7

@@ -192,7 +192,7 @@ export function discardLetter(letter: Letter): Act {
   };
 }
 
-export function replayMany(selection: Schemas["DeadLetterSelection"], name: string, flags: string, rate: number, done: (replayId: string) => void): Act {
+export function replayMany(selection: Schemas["DeadLetterSelection"], name: string, filter: string, rate: number, done: (replayId: string) => void): Act {
   let replayId = "";
   return {
     title: `Replay ${selection.count.toLocaleString("en")} letters of ${name}`,
@@ -201,11 +201,11 @@ export function replayMany(selection: Schemas["DeadLetterSelection"], name: stri
     will: [
       `Exactly the ${selection.count.toLocaleString("en")} letters that were counted go out, ${rate} a second: about ${Math.max(1, Math.ceil(selection.count / rate))} s in all.`,
       "Effect keys stay the same. A letter that was closed meanwhile is counted as refused.",
-      selection.has_more ? "Older letters match as well and are left: one selection holds 10,000." : "It can be stopped; what has not gone out by then stays parked.",
+      selection.has_more ? "Older letters may match as well and are left: one selection holds 10,000." : "It can be stopped; what has not gone out by then stays parked.",
     ],
     path: "/dead-letters/replay",
-    body: () => ({ filter: { dead_letter_ids: selection.dead_letter_ids }, rate }),
-    cli: () => `headrace replay ${flags} --rate ${rate}`,
+    body: () => ({ filter, dead_letter_ids: selection.dead_letter_ids, rate }),
+    cli: () => `headrace replay --filter ${quote(filter)} --rate ${rate}`,
     confirm: String(selection.count),
     done: (answer) => {
       replayId = (answer as Schemas["BulkReplay"]).replay_id;
@@ -222,7 +222,7 @@ export function replayMany(selection: Schemas["DeadLetterSelection"], name: stri
   };
 }
 
-export function discardMany(selection: Schemas["DeadLetterSelection"], name: string, flags: string): Act {
+export function discardMany(selection: Schemas["DeadLetterSelection"], name: string, filter: string): Act {
   return {
     title: `Discard ${selection.count.toLocaleString("en")} letters of ${name}`,
     verb: `Discard ${selection.count.toLocaleString("en")}`,
@@ -231,8 +231,8 @@ export function discardMany(selection: Schemas["DeadLetterSelection"], name: str
     will: [`Exactly the ${selection.count.toLocaleString("en")} letters that were counted are closed without a repair.`, "They can never be replayed; their runs stay as they are."],
     reason: "required",
     path: "/dead-letters/discard",
-    body: (reason) => ({ filter: { dead_letter_ids: selection.dead_letter_ids }, reason }),
-    cli: (reason) => `headrace discard ${flags}${withReason(reason, "--reason")}`,
+    body: (reason) => ({ filter, dead_letter_ids: selection.dead_letter_ids, reason }),
+    cli: (reason) => `headrace discard --filter ${quote(filter)}${withReason(reason, "--reason")}`,
     confirm: String(selection.count),
     to: "/dead-letters",
   };

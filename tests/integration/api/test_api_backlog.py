@@ -112,4 +112,4 @@ async def test_a_start_that_gets_no_connection_is_refused_soon_and_reads_go_on(n
         status, problem, headers = await start(api_of_app)
         assert (status, problem["code"], "retry-after" in headers) == (503, "HR-1007", True)
         assert time.monotonic() - began < 2
-        assert await api_of_app.read("/runs") == {"items": [], "next": None}
+        assert await api_of_app.read("/runs") == {"items": [], "next": None, "searched_until": None}

@@ -65,7 +65,7 @@ async def test_explain_tells_why_it_is_undone_and_what_it_waits_for(api, engine)
 async def test_a_failed_compensation_is_replayed_and_nothing_else_of_its_run(api, engine):
     run_id = await _failed(api, engine)
     engine.fail(run_id, "b.compensate")
-    letters = (await api.read("/dead-letters", run=run_id))["items"]
+    letters = (await api.read("/dead-letters", filter=f"run:{run_id}"))["items"]
     by_task = {letter["task"]: letter["dead_letter_id"] for letter in letters}
     assert by_task.keys() == {"c", "b.compensate"}
     refused = await api.post(f"/dead-letters/{by_task['c']}/replay")

@@ -119,7 +119,7 @@ async def test_a_failed_task_is_parked_with_its_error(api, buried):
     assert (letter["kind"], letter["status"], letter["reason"]) == ("task", "parked", "ERROR")
     assert (letter["task"], letter["task_id"], letter["workflow"]) == ("validate", f"{run_id}.validate", "orders")
     assert letter["error"]["message"] == "it broke"
-    assert (await api.read("/dead-letters", kind="record"))["items"] == []
+    assert (await api.read("/dead-letters", filter="kind:record"))["items"] == []
 
 
 async def test_a_replay_hands_the_task_out_again_with_the_new_input_byte_for_byte(api, buried, engine):
@@ -173,7 +173,7 @@ async def test_a_record_is_shown_with_its_bytes_and_published_again_to_its_topic
         "VALUES (%s, 'record', 'shop.orders', 3, 42, %s, %s, 'not JSON')",
         (letter, b"order-1", b"\xff\x00"),
     )
-    (shown,) = (await api.read("/dead-letters", kind="record"))["items"]
+    (shown,) = (await api.read("/dead-letters", filter="kind:record"))["items"]
     assert (shown["topic"], shown["partition"], shown["offset"]) == ("shop.orders", 3, 42)
     assert (shown["key"], shown["key_encoding"]) == ("order-1", "text")
     assert (shown["value"], shown["value_encoding"]) == ("/wA=", "base64")

@@ -235,7 +235,7 @@ async def test_a_fault_of_ours_shows_no_trace(api, app, monkeypatch):
     async def broken(*_, **__):
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr("api.runs.list_runs", broken)
+    monkeypatch.setattr("api.runs.find_runs", broken)
     with capture_logs() as logs:
         response = await api.get("/runs")
     assert (response.status_code, response.json()["code"]) == (500, "HR-1008")
@@ -288,13 +288,14 @@ async def test_answers_match_the_schemas_they_are_documented_with(api, definitio
     engine.fail(failed, "build")
     approval_id = (await api.read("/approvals"))["items"][0]["approval_id"]
     dead_letter_id = (await api.read("/dead-letters"))["items"][0]["dead_letter_id"]
-    replay_id = (await api.post("/dead-letters/replay", json={"filter": {"kind": "task"}})).json()["replay_id"]
+    replay_id = (await api.post("/dead-letters/replay", json={"filter": "kind:task"})).json()["replay_id"]
     await api.post("/subscriptions", json={"name": "shop", "topic": "shop.orders", "workflow": "release"})
     signal_id = (await api.post("/signals", json={"name": "paid", "key": "a"})).json()["signal_id"]
     await api.publish("name: m\ntasks: { pages: { run: t.x, map: '${{ input }}' } }")
     of_a_map = {"run_id": await api.start("m", [1]), "task": "pages"}
     await api.put("/pools/shop", json={"limit": 1})
-    bulk = await api.post("/bulk", json={"act": "cancel", "filter": {"workflow": "release"}, "reason": "a look"})
+    bulk = await api.post("/bulk", json={"act": "cancel", "filter": "workflow:release", "reason": "a look"})
+    view = await api.post("/views", json={"name": "mine", "filter": "status:failed"})
     ids = {
         "bulk_id": bulk.json()["bulk_id"],
         "workflow": "release",
@@ -306,6 +307,8 @@ async def test_answers_match_the_schemas_they_are_documented_with(api, definitio
         "replay_id": replay_id,
         "signal_id": signal_id,
         "name": "shop",
+        "of": "runs",
+        "view_id": view.json()["view_id"],
     }
     checked = 0
     for path, operations in document["paths"].items():

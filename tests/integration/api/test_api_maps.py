@@ -90,7 +90,7 @@ async def test_the_letter_of_an_item_is_shown_and_replayed(api, engine):
     assert (await api.read(f"/runs/{run_id}"))["status"] == "failed"
     (letter,) = (await api.read("/dead-letters"))["items"]
     assert (letter["task"], letter["task_id"]) == ("read.1", f"{run_id}.read.1")
-    (same,) = (await api.read("/dead-letters", task="read"))["items"]
+    (same,) = (await api.read("/dead-letters", filter="task:read"))["items"]
     assert same["dead_letter_id"] == letter["dead_letter_id"]
     shown = await api.read(f"/dead-letters/{letter['dead_letter_id']}")
     assert shown["input"] == {"page": "p1", "number": 2}

@@ -1,13 +1,19 @@
 """Lists use their indexes, whatever the database holds."""
 
+import re
 from typing import LiteralString
 from uuid import UUID
 
 import psycopg
 import pytest
+from psycopg import sql
 
-from state.queries.dead_letter import LetterFilter, find_dead_letters
-from state.queries.run import list_history, list_runs
+from headrace.filter import parse
+from state.filter_sql import conditions_of
+from state.queries.dead_letter import find_dead_letters
+from state.queries.rows import ID_MAX
+from state.queries.run import list_history
+from state.queries.search import FACET_ERRORS_MAX, find_runs
 from state.sql import load
 
 RUNS = load("run_queries")
@@ -45,32 +51,157 @@ def explain(connection: psycopg.Connection, statement: LiteralString, **paramete
     return "\n".join(line for (line,) in rows)
 
 
-LIST = {"namespace": "default", "before": "ffffffff-ffff-ffff-ffff-ffffffffffff", "limit": 51, "bytes": 10**7}
+# == filters ===========================================================================================================
+RUNS_AGO = 100_000
 
 
-def test_lists_of_runs_walk_an_index_and_never_the_table(many):
-    plans = {
-        "run_key": explain(many, RUNS.text("list_runs"), status=None, workflow=None, **LIST),
-        "run_open": explain(many, RUNS.text("list_open_runs"), status="waiting", workflow=None, **LIST),
-        "run_of_a_version": explain(many, RUNS.text("list_runs_of_workflow"), status=None, workflow="w", **LIST),
-    }
-    for index, plan in plans.items():
-        assert f"using {index} on run" in plan or f"using {index} on run r" in plan, plan
-        assert "Seq Scan on run" not in plan, plan
+@pytest.fixture
+async def history(engine, database):
+    """So many runs of three workflows, one a second, the newest now: nearly all are completed; with their tasks. Of
+    `rare` there are ten, the oldest."""
+    engine.connection.execute(
+        """
+        INSERT INTO workflow (namespace, name, latest_version)
+          VALUES ('default', 'often', 2), ('default', 'other', 1), ('default', 'rare', 1);
+        INSERT INTO workflow_version (namespace, name, version, digest, definition)
+          SELECT 'default', name, version, name || version,
+                 '{"tasks": {"a": {"run": "x"}, "b": {"run": "y", "queue": "slow"}}}'
+          FROM (VALUES ('often', 1), ('often', 2), ('other', 1), ('rare', 1)) AS given (name, version);
+        CREATE TEMPORARY TABLE made AS
+          SELECT n, (first_id_of(now() - n * interval '1 s')::text) AS first, now() - n * interval '1 s' AS at,
+                 (SELECT version_id FROM workflow_version WHERE digest = CASE
+                   WHEN n > %(runs)s - 10 THEN 'rare1' WHEN mod(n, 5) = 0 THEN 'other1' WHEN mod(n, 3) = 0 THEN 'often1'
+                   ELSE 'often2' END) AS version_id,
+                 (CASE WHEN mod(n, 500) = 0 THEN 'waiting' WHEN mod(n, 300) = 0 THEN 'failed' ELSE 'completed' END)
+                   AS status
+          FROM generate_series(0, %(runs)s - 1) AS n;
+        INSERT INTO run (run_id, version_id, status, row_version, input, created_at, updated_at, finished_at)
+          SELECT (left(first, 14) || '7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, version_id, status::run_status, 2,
+                 json_build_object('customer', 'c' || mod(n, 1000)), at, at,
+                 CASE WHEN status = 'waiting' THEN NULL ELSE at END
+          FROM made;
+        INSERT INTO task (run_id, task, status, attempt, token, error)
+          SELECT run_id, place, CASE WHEN has_failed THEN 'failed' ELSE 'completed' END::task_status, 1, 1,
+                 CASE WHEN has_failed THEN json '{"code": "ERROR", "message": "Time out"}' END
+          FROM run CROSS JOIN generate_series(0, 1) AS place
+          CROSS JOIN LATERAL (SELECT status = 'failed' AND place = 1 AS has_failed) AS told;
+        INSERT INTO attempt (run_id, task, token, attempt, outcome, row_version, worker, ended_at, error)
+          SELECT run_id, task, 1, 1, status::text, 2, 'host/1', now(), error FROM task;
+        INSERT INTO history (run_id, row_version, at, kind, actor)
+          SELECT run_id, 1, created_at, 'started', 'ana' FROM run;
+        DROP TABLE made;
+        """.replace("%(runs)s", str(RUNS_AGO)).encode()
+    )
+    engine.connection.execute("VACUUM ANALYZE run, task, attempt, history, workflow_version")
+    connection = await psycopg.AsyncConnection.connect(database, autocommit=True)
+    yield connection
+    await connection.close()
+
+
+async def plan_of(connection, of, text, statement, *, scanned=None, **more):
+    """The plan of a search as it is sent: with its values as parameters."""
+    made = await conditions_of(connection, "default", parse(of, text))
+    if scanned is None:
+        scanned = made.looks if made.has_looks else 51
+    given = made.given(namespace="default", before=ID_MAX, scanned=scanned, limit=51, **more)
+    cursor = await connection.execute(
+        sql.SQL("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) ") + made.statement(statement), given, prepare=False
+    )
+    return "\n".join(line for (line,) in await cursor.fetchall())
+
+
+TABLES = ("run", "task", "attempt", "history")
+
+
+def scanned_whole(plan):
+    return [table for table in TABLES if re.search(rf"Seq Scan on {table}( |$)", plan, re.MULTILINE)]
+
+
+OF_RUNS = {
+    "": "run_key",
+    "status:completed": "run_key",
+    "status:waiting": "run_open",
+    "is:open": "run_open",
+    "status:failed,cancelled": "run_ended_badly",
+    "status:failed workflow:often": "run_ended_badly",
+    "workflow:often": "run_of_a_version",
+    "workflow:rare": "run_of_a_version",
+    "workflow:often status:completed": "run_of_a_version",
+    "-workflow:rare": "run_key",
+    "queue:slow": "run_of_a_version",
+    "started:>-1h": "run_key",
+    "started:<-1h -workflow:other": "run_key",
+    "run:019b0000-0000-7000-8000-000000000000": "run_key",
+    "key:order-7": "",
+    "parent:019b0000-0000-7000-8000-000000000000": "",
+    "took:>1h": "run_key",
+    "failed:b": "run_key",
+    "failed:*": "run_key",
+    'error:"time out"': "run_key",
+    "code:ERROR workflow:often": "run_of_a_version",
+    "waits:person,slot,signal,child,retry,time": "run_open",
+    "pool:shop": "run_open",
+    "trigger:api by:ana": "run_key",
+    "input.customer:c7": "run_key",
+    "input.amount:>100 output.total:7": "run_key",
+}
+
+
+async def test_no_filter_walks_a_table_however_many_runs_there_are(history):
+    for text, index in OF_RUNS.items():
+        plan = await plan_of(history, "runs", text, "find_runs")
+        assert re.search(rf"(using|on) {index}", plan), (text, plan)
+        assert not scanned_whole(plan), (text, plan)
+        for statement, more in (
+            ("count_runs", {}),
+            ("count_facets", {"values_max": 20, "errors": FACET_ERRORS_MAX}),
+            ("count_by_time", {"buckets": 60}),
+            ("find_last_candidate", {}),
+        ):
+            plan = await plan_of(history, "runs", text, statement, scanned=5_000, **more)
+            assert not scanned_whole(plan), (text, statement, plan)
+
+
+async def test_no_list_of_what_runs_consist_of_walks_a_table(history):
+    searches = {
+        ("tasks", "find_tasks"): (
+            {"at_task": 2**31 - 1}, ["", "status:failed", "task:b queue:slow", "error:time workflow:rare"],
+        ),
+        ("attempts", "find_attempts"): (
+            {"at_task": 2**31 - 1, "at_token": 2**31 - 1}, ["", "outcome:failed worker:h* took:>1s", "-task:a"],
+        ),
+        ("history", "find_events"): (
+            {"at_row_version": 2**31 - 1, "at_attempt": True, "at_task": 2**31 - 1},
+            ["", "kind:started by:ana", "kind:cancelled run_status:failed", "detail:x workflow:often"],
+        ),
+    }  # fmt: skip
+    for (of, statement), (after, texts) in searches.items():
+        for text in texts:
+            plan = await plan_of(history, of, text, statement, scanned=2_000, at_run=ID_MAX, **after)
+            assert not scanned_whole(plan), (of, text, plan)
+
+
+async def test_a_search_looks_at_so_many_rows_and_no_more(history):
+    """Of a hundred thousand, none of which it finds."""
+    found = await find_runs(history, "default", parse("runs", "input.customer:nobody"), limit=51)
+    assert found.ids == []
+    assert found.bound is not None
+    plan = await plan_of(history, "runs", "input.customer:nobody", "find_runs")
+    assert max(map(int, re.findall(r"actual rows=(\d+)", plan))) <= 5_000, plan
+    rest = await find_runs(history, "default", parse("runs", "workflow:rare input.customer:nobody"), limit=51)
+    assert (rest.ids, rest.bound) == ([], None)  # all ten were looked at
 
 
 async def test_a_list_is_planned_for_its_filters_however_often_it_was_asked_for(many, database):
     many.commit()
     async with await psycopg.AsyncConnection.connect(database, autocommit=True) as connection:
         for _ in range(12):
-            for status in (None, "failed", "waiting"):
-                await list_runs(connection, "default", limit=51, status=status, workflow="w")
-            await find_dead_letters(connection, "default", LetterFilter(), status="parked", limit=10)
+            for text in ("", "status:failed", "status:waiting workflow:w"):
+                await find_runs(connection, "default", parse("runs", text), limit=51)
+            await find_dead_letters(connection, "default", parse("dead_letters", ""), limit=10)
         cursor = await connection.execute("SELECT statement FROM pg_prepared_statements")
         prepared = [statement for (statement,) in await cursor.fetchall()]
-    assert not [
-        statement for statement in prepared if "FROM workflow_version v" in statement or "dead_letter" in statement
-    ]
+    assert not [statement for statement in prepared if "place" in statement]
 
 
 def test_the_page_of_a_run_reads_only_its_own_rows(many):

@@ -127,6 +127,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/attempts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Attempts
+         * @description Attempts of all runs that have ended, those of the newest run first.
+         */
+        get: operations["search_list_attempts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/audit": {
         parameters: {
             query?: never;
@@ -244,7 +264,7 @@ export interface paths {
         };
         /**
          * List All
-         * @description Dead letters, newest first; those that are parked, unless `status` says otherwise.
+         * @description Dead letters, newest first; those that are parked, unless the filter says another status.
          */
         get: operations["dead_letters_list_all"];
         put?: never;
@@ -285,7 +305,7 @@ export interface paths {
         };
         /**
          * List Groups
-         * @description Dead letters by cause, the group with the newest first; of the newest 100,000 that match.
+         * @description Dead letters by cause, the group with the newest first; of the newest 100,000.
          */
         get: operations["dead_letters_list_groups"];
         put?: never;
@@ -513,9 +533,30 @@ export interface paths {
         };
         /**
          * Of All
-         * @description Follow all runs: a `run` event for each change from now on. `gap`: changes were dropped, read again.
+         * @description Follow all runs: a `run` event for each change from now on, or behind `Last-Event-ID`. `gap`: changes were
+         *     dropped, or what came behind that id is not known any more; read again.
          */
         get: operations["events_of_all"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/filters/{of}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read
+         * @description The fields that filters of these lists have, and what the text of one means: its clauses are chips.
+         */
+        get: operations["filters_read"];
         put?: never;
         post?: never;
         delete?: never;
@@ -537,6 +578,26 @@ export interface paths {
          *     Postgres. Open to anybody; its parts are told to callers that are known.
          */
         get: operations["health_health"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Events
+         * @description What moved runs, those of the newest run first, and of each run in order.
+         */
+        get: operations["search_list_events"];
         put?: never;
         post?: never;
         delete?: never;
@@ -807,6 +868,66 @@ export interface paths {
          * @description Runs of all workflows, newest first.
          */
         get: operations["runs_list_all"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/runs/count": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Count
+         * @description How many runs match: exact up to a bound, then `has_more`.
+         */
+        get: operations["search_count"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/runs/facets": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Facets
+         * @description How many of the runs that match have each status, workflow, version, trigger, queue and error code.
+         */
+        get: operations["search_facets"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/runs/histogram": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Histogram
+         * @description When the runs that match were started, and how they stand now.
+         */
+        get: operations["search_histogram"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1390,6 +1511,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/tasks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Tasks
+         * @description Tasks of all runs that were ever handed out, those of the newest run first.
+         */
+        get: operations["search_list_tasks"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/tasks/{task_id}": {
         parameters: {
             query?: never;
@@ -1551,6 +1692,58 @@ export interface paths {
          */
         post: operations["tokens_revoke"];
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/views": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List All
+         * @description Views that the caller sees: those that are always there, those that are shared, and their own.
+         */
+        get: operations["views_list_all"];
+        put?: never;
+        /**
+         * Save
+         * @description Keep a filter under a name.
+         */
+        post: operations["views_save"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/views/{view_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get
+         * @description One view.
+         */
+        get: operations["views_get"];
+        /**
+         * Change
+         * @description Change a view of one's own: all of it is as the body says.
+         */
+        put: operations["views_change"];
+        post?: never;
+        /**
+         * Delete
+         * @description Remove a view of one's own; the answer is what it was.
+         */
+        delete: operations["views_delete"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1893,6 +2086,34 @@ export interface components {
             token: number;
             worker: string;
         };
+        /**
+         * AttemptItem
+         * @description An attempt that ended, in a list over all runs; without what it gave.
+         */
+        AttemptItem: {
+            attempt: number;
+            /** Format: date-time */
+            ended_at: string;
+            error: unknown;
+            finished_at: string | null;
+            outcome: string;
+            queue: string;
+            run_id: string;
+            run_status: components["schemas"]["RunStatus"];
+            started_at: string | null;
+            task: string;
+            task_id: string;
+            token: number;
+            version: number;
+            worker: string;
+            workflow: string;
+        };
+        /** AttemptItemPage */
+        AttemptItemPage: {
+            items: components["schemas"]["AttemptItem"][];
+            next: string | null;
+            searched_until: string | null;
+        };
         /** AttemptPage */
         AttemptPage: {
             items: components["schemas"]["Attempt"][];
@@ -1936,7 +2157,7 @@ export interface components {
             created_at: string;
             created_by: string;
             done: number;
-            filter: unknown;
+            filter: string;
             finished_at: string | null;
             gone: number;
             left: number;
@@ -1954,17 +2175,26 @@ export interface components {
             act: "cancel" | "migrate" | "pause" | "release" | "rerun" | "resume" | "terminate";
             /** @default false */
             dry_run: boolean;
-            filter: components["schemas"]["BulkFilter"];
+            /** @default  */
+            filter: string;
             /** @default 10 */
             rate: number;
             /** @default  */
             reason: string;
+            /** @default null */
+            run_ids: string[] | null;
         };
-        /** BulkDiscardBody */
+        /**
+         * BulkDiscardBody
+         * @description It says which as a replay of many does.
+         */
         BulkDiscardBody: {
+            /** @default null */
+            dead_letter_ids: string[] | null;
             /** @default false */
             dry_run: boolean;
-            filter: components["schemas"]["DeadLetterFilter"];
+            /** @default  */
+            filter: string;
             reason: string;
         };
         /**
@@ -1975,24 +2205,6 @@ export interface components {
             effect: string;
             protected_by: string | null;
             tasks: number;
-        };
-        /**
-         * BulkFilter
-         * @description Which runs: all that is given must hold, and something must be.
-         */
-        BulkFilter: {
-            /** @default null */
-            run_ids: string[] | null;
-            /** @default null */
-            since: string | null;
-            /** @default null */
-            status: components["schemas"]["RunStatus"] | components["schemas"]["RunStatus"][] | null;
-            /** @default null */
-            until: string | null;
-            /** @default null */
-            version: number | null;
-            /** @default null */
-            workflow: string | null;
         };
         /** BulkItem */
         BulkItem: {
@@ -2020,6 +2232,7 @@ export interface components {
             done: number;
             dry_run: boolean;
             effects: components["schemas"]["BulkEffect"][];
+            filter: string;
             foreseen: number;
             has_more: boolean;
             refused: components["schemas"]["Refusals"][];
@@ -2033,7 +2246,7 @@ export interface components {
             created_at: string;
             created_by: string;
             done: number;
-            filter: unknown;
+            filter: string;
             finished_at: string | null;
             gone: number;
             later: {
@@ -2054,7 +2267,7 @@ export interface components {
             /** Format: date-time */
             created_at: string;
             created_by: string;
-            filter: unknown;
+            filter: string;
             finished_at: string | null;
             left: number;
             rate: number;
@@ -2066,11 +2279,17 @@ export interface components {
             stopped: number;
             stopped_by: string | null;
         };
-        /** BulkReplayBody */
+        /**
+         * BulkReplayBody
+         * @description It says which by a filter, by ids, or by both; not by neither.
+         */
         BulkReplayBody: {
+            /** @default null */
+            dead_letter_ids: string[] | null;
             /** @default false */
             dry_run: boolean;
-            filter: components["schemas"]["DeadLetterFilter"];
+            /** @default  */
+            filter: string;
             /** @default 10 */
             rate: number;
         };
@@ -2084,7 +2303,7 @@ export interface components {
             /** Format: date-time */
             created_at: string;
             created_by: string;
-            filter: unknown;
+            filter: string;
             finished_at: string | null;
             left: number;
             outcomes: {
@@ -2246,36 +2465,6 @@ export interface components {
             version: number | null;
             workflow: string | null;
         };
-        /**
-         * DeadLetterFilter
-         * @description Which parked dead letters: all that is given must hold, and something must be.
-         */
-        DeadLetterFilter: {
-            /** @default null */
-            code: string | null;
-            /** @default null */
-            dead_letter_ids: string[] | null;
-            /** @default null */
-            fingerprint: string | null;
-            /** @default null */
-            kind: ("record" | "task") | null;
-            /** @default null */
-            run_id: string | null;
-            /** @default null */
-            since: string | null;
-            /** @default null */
-            task: string | null;
-            /** @default null */
-            text: string | null;
-            /** @default null */
-            topic: string | null;
-            /** @default null */
-            until: string | null;
-            /** @default null */
-            version: number | null;
-            /** @default null */
-            workflow: string | null;
-        };
         /** DeadLetterGroup */
         DeadLetterGroup: {
             code: string;
@@ -2298,15 +2487,11 @@ export interface components {
             items: components["schemas"]["DeadLetterGroup"][];
             next: string | null;
         };
-        /**
-         * DeadLetterKind
-         * @enum {string}
-         */
-        DeadLetterKind: "task" | "record";
         /** DeadLetterPage */
         DeadLetterPage: {
             items: components["schemas"]["DeadLetter"][];
             next: string | null;
+            searched_until: string | null;
         };
         /**
          * DeadLetterSelection
@@ -2392,6 +2577,30 @@ export interface components {
          * @description Nothing to say.
          */
         EmptyBody: Record<string, never>;
+        /**
+         * EventItem
+         * @description What moved a run, in a list over all of them.
+         */
+        EventItem: {
+            actor: string | null;
+            /** Format: date-time */
+            at: string;
+            detail: unknown;
+            kind: string;
+            row_version: number;
+            run_id: string;
+            run_status: components["schemas"]["RunStatus"];
+            task: string | null;
+            token: number | null;
+            version: number;
+            workflow: string;
+        };
+        /** EventItemPage */
+        EventItemPage: {
+            items: components["schemas"]["EventItem"][];
+            next: string | null;
+            searched_until: string | null;
+        };
         /** Explanation */
         Explanation: {
             /** Format: date-time */
@@ -2403,6 +2612,17 @@ export interface components {
             status: string;
             task: string | null;
         };
+        /** Facet */
+        Facet: {
+            field: string;
+            values: components["schemas"]["FacetValue"][];
+        };
+        /** FacetValue */
+        FacetValue: {
+            clause: string;
+            count: number;
+            value: string;
+        };
         /**
          * Fault
          * @description One thing that is wrong with a request.
@@ -2412,6 +2632,37 @@ export interface components {
             line: number | null;
             message: string;
             path: string;
+        };
+        /**
+         * FilterClause
+         * @description A chip.
+         */
+        FilterClause: {
+            comparison: string;
+            field: string;
+            is_negated: boolean;
+            text: string;
+            values: string[];
+        };
+        /** FilterField */
+        FilterField: {
+            about: string;
+            choices: string[];
+            is_indexed: boolean;
+            is_ordered: boolean;
+            is_wild: boolean;
+            kind: string;
+            name: string;
+        };
+        /**
+         * FilterReading
+         * @description What a filter says, and what it could.
+         */
+        FilterReading: {
+            clauses: components["schemas"]["FilterClause"][];
+            fields: components["schemas"]["FilterField"][];
+            of: string;
+            text: string;
         };
         /**
          * For
@@ -2911,10 +3162,42 @@ export interface components {
             version: number;
             workflow: string;
         };
+        /** RunBucket */
+        RunBucket: {
+            /** Format: date-time */
+            at: string;
+            counts: {
+                [key: string]: number;
+            };
+        };
+        /** RunCount */
+        RunCount: {
+            count: number;
+            filter: string;
+            has_more: boolean;
+            since: string | null;
+        };
+        /** RunFacets */
+        RunFacets: {
+            count: number;
+            facets: components["schemas"]["Facet"][];
+            filter: string;
+            has_more: boolean;
+        };
+        /** RunHistogram */
+        RunHistogram: {
+            buckets: components["schemas"]["RunBucket"][];
+            count: number;
+            filter: string;
+            has_more: boolean;
+            since: string | null;
+            step_seconds: number;
+        };
         /** RunPage */
         RunPage: {
             items: components["schemas"]["Run"][];
             next: string | null;
+            searched_until: string | null;
         };
         /**
          * RunStatus
@@ -3154,6 +3437,33 @@ export interface components {
             fields: string[];
             task: string;
         };
+        /**
+         * TaskItem
+         * @description A task that was handed out, in a list over all runs; without what it was given and gave.
+         */
+        TaskItem: {
+            attempt: number;
+            /** Format: date-time */
+            changed_at: string;
+            due_at: string | null;
+            error: unknown;
+            name: string;
+            pool: string | null;
+            queue: string;
+            run_id: string;
+            run_status: components["schemas"]["RunStatus"];
+            status: components["schemas"]["TaskStatus"];
+            task_id: string;
+            token: number;
+            version: number;
+            workflow: string;
+        };
+        /** TaskItemPage */
+        TaskItemPage: {
+            items: components["schemas"]["TaskItem"][];
+            next: string | null;
+            searched_until: string | null;
+        };
         /** TaskPage */
         TaskPage: {
             items: components["schemas"]["Task"][];
@@ -3228,6 +3538,37 @@ export interface components {
             published_at: string;
             published_by: string;
             version: number;
+        };
+        /** View */
+        View: {
+            created_at: string | null;
+            filter: string;
+            is_shared: boolean;
+            layout: unknown;
+            name: string;
+            /** @enum {unknown} */
+            of: "attempts" | "dead_letters" | "history" | "runs" | "tasks";
+            owner: string;
+            updated_at: string | null;
+            view_id: string | null;
+        };
+        /** ViewBody */
+        ViewBody: {
+            /** @default  */
+            filter: string;
+            /** @default false */
+            is_shared: boolean;
+            layout?: unknown;
+            name: string;
+            /**
+             * @default runs
+             * @enum {unknown}
+             */
+            of: "attempts" | "dead_letters" | "history" | "runs" | "tasks";
+        };
+        /** ViewList */
+        ViewList: {
+            items: components["schemas"]["View"][];
         };
         /**
          * Vote
@@ -3966,6 +4307,78 @@ export interface operations {
             };
         };
     };
+    search_list_attempts: {
+        parameters: {
+            query?: {
+                /** @description Which ones, such as `status:failed started:>-2h -workflow:orders`; `/filters/{of}` has the fields */
+                filter?: string;
+                /** @description Items on a page */
+                limit?: number;
+                /** @description `next` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description AttemptItemPage */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AttemptItemPage"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     tokens_list_acts: {
         parameters: {
             query?: {
@@ -4490,30 +4903,14 @@ export interface operations {
     dead_letters_list_all: {
         parameters: {
             query?: {
-                status?: components["schemas"]["DeadLetterStatus"];
+                /** @description Which ones, such as `status:failed started:>-2h -workflow:orders`; `/filters/{of}` has the fields */
+                filter?: string;
+                /** @description Short for `status:` in the filter */
+                status?: components["schemas"]["DeadLetterStatus"] | null;
                 /** @description Items on a page */
                 limit?: number;
                 /** @description `next` of the page before */
                 page?: string | null;
-                kind?: components["schemas"]["DeadLetterKind"] | null;
-                /** @description Of tasks of this workflow */
-                workflow?: string | null;
-                version?: number | null;
-                /** @description Of tasks of this name */
-                task?: string | null;
-                /** @description Of records of this topic */
-                topic?: string | null;
-                /** @description Of this group */
-                fingerprint?: string | null;
-                /** @description With this error code */
-                code?: string | null;
-                /** @description With this in the reason or message */
-                text?: string | null;
-                run_id?: string | null;
-                /** @description Set aside at or after this instant */
-                since?: string | null;
-                /** @description Set aside before this instant */
-                until?: string | null;
             };
             header?: never;
             path?: never;
@@ -4690,30 +5087,14 @@ export interface operations {
     dead_letters_list_groups: {
         parameters: {
             query?: {
-                status?: components["schemas"]["DeadLetterStatus"];
+                /** @description Which ones, such as `status:failed started:>-2h -workflow:orders`; `/filters/{of}` has the fields */
+                filter?: string;
+                /** @description Short for `status:` in the filter */
+                status?: components["schemas"]["DeadLetterStatus"] | null;
                 /** @description Items on a page */
                 limit?: number;
                 /** @description `next` of the page before */
                 page?: string | null;
-                kind?: components["schemas"]["DeadLetterKind"] | null;
-                /** @description Of tasks of this workflow */
-                workflow?: string | null;
-                version?: number | null;
-                /** @description Of tasks of this name */
-                task?: string | null;
-                /** @description Of records of this topic */
-                topic?: string | null;
-                /** @description Of this group */
-                fingerprint?: string | null;
-                /** @description With this error code */
-                code?: string | null;
-                /** @description With this in the reason or message */
-                text?: string | null;
-                run_id?: string | null;
-                /** @description Set aside at or after this instant */
-                since?: string | null;
-                /** @description Set aside before this instant */
-                until?: string | null;
             };
             header?: never;
             path?: never;
@@ -5899,6 +6280,76 @@ export interface operations {
             };
         };
     };
+    filters_read: {
+        parameters: {
+            query?: {
+                /** @description Which ones, such as `status:failed started:>-2h -workflow:orders`; `/filters/{of}` has the fields */
+                filter?: string;
+            };
+            header?: never;
+            path: {
+                of: "runs" | "tasks" | "attempts" | "history" | "dead_letters";
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What a filter says, and what it could. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FilterReading"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     health_health: {
         parameters: {
             query?: never;
@@ -5960,6 +6411,78 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Health"];
+                };
+            };
+        };
+    };
+    search_list_events: {
+        parameters: {
+            query?: {
+                /** @description Which ones, such as `status:failed started:>-2h -workflow:orders`; `/filters/{of}` has the fields */
+                filter?: string;
+                /** @description Items on a page */
+                limit?: number;
+                /** @description `next` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description EventItemPage */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventItemPage"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
         };
@@ -7075,9 +7598,11 @@ export interface operations {
     runs_list_all: {
         parameters: {
             query?: {
-                /** @description Only runs with this status */
+                /** @description Which ones, such as `status:failed started:>-2h -workflow:orders`; `/filters/{of}` has the fields */
+                filter?: string;
+                /** @description Short for `status:` in the filter */
                 status?: components["schemas"]["RunStatus"] | null;
-                /** @description Only its runs */
+                /** @description Short for `workflow:` in the filter */
                 workflow?: string | null;
                 /** @description Items on a page */
                 limit?: number;
@@ -7097,6 +7622,212 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RunPage"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    search_count: {
+        parameters: {
+            query?: {
+                /** @description Which ones, such as `status:failed started:>-2h -workflow:orders`; `/filters/{of}` has the fields */
+                filter?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description RunCount */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunCount"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    search_facets: {
+        parameters: {
+            query?: {
+                /** @description Which ones, such as `status:failed started:>-2h -workflow:orders`; `/filters/{of}` has the fields */
+                filter?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description RunFacets */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunFacets"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    search_histogram: {
+        parameters: {
+            query?: {
+                /** @description Which ones, such as `status:failed started:>-2h -workflow:orders`; `/filters/{of}` has the fields */
+                filter?: string;
+                /** @description At most so many */
+                buckets?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description RunHistogram */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunHistogram"];
                 };
             };
             /** @description It is not known who calls: send a token */
@@ -10018,6 +10749,78 @@ export interface operations {
             };
         };
     };
+    search_list_tasks: {
+        parameters: {
+            query?: {
+                /** @description Which ones, such as `status:failed started:>-2h -workflow:orders`; `/filters/{of}` has the fields */
+                filter?: string;
+                /** @description Items on a page */
+                limit?: number;
+                /** @description `next` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description TaskItemPage */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TaskItemPage"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     tasks_get: {
         parameters: {
             query?: never;
@@ -10913,6 +11716,484 @@ export interface operations {
             };
         };
     };
+    views_list_all: {
+        parameters: {
+            query?: {
+                /** @description Only those of these lists */
+                of?: ("runs" | "tasks" | "attempts" | "history" | "dead_letters") | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description ViewList */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ViewList"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    views_save: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ViewBody"];
+            };
+        };
+        responses: {
+            /** @description View */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["View"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    views_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                view_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description View */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["View"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    views_change: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                view_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ViewBody"];
+            };
+        };
+        responses: {
+            /** @description View */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["View"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    views_delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                view_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description View */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["View"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     workers_list_all: {
         parameters: {
             query?: {
@@ -11587,7 +12868,9 @@ export interface operations {
     runs_list_of_workflow: {
         parameters: {
             query?: {
-                /** @description Only runs with this status */
+                /** @description Which ones, such as `status:failed started:>-2h -workflow:orders`; `/filters/{of}` has the fields */
+                filter?: string;
+                /** @description Short for `status:` in the filter */
                 status?: components["schemas"]["RunStatus"] | null;
                 /** @description Items on a page */
                 limit?: number;

@@ -2,6 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useEffect, useMemo, useState, type ReactNode } from "react";
 import { discardLetter, discardMany, replayLetter, replayMany, stopReplay } from "../acts";
 import { get, parseJson, search, send, type Schemas } from "../api/client";
+import { clause, filterOf } from "../api/filter";
 import { shortId, useList } from "../api/hooks";
 import { go, Link, useParams, useTitle } from "../router";
 import { ActButton, ActDialog, type Act } from "../ui/act";
@@ -27,10 +28,9 @@ export function LettersPage() {
   const tab = filter.tab || "groups";
   const query = {
     status: (filter.status || "parked") as "parked" | "replayed" | "discarded",
-    ...(filter.kind ? { kind: filter.kind as "task" | "record" } : {}),
-    ...(filter.workflow ? { workflow: filter.workflow } : {}),
-    ...(filter.text ? { text: filter.text } : {}),
+    ...filterOf({ kind: filter.kind, workflow: filter.workflow, error: filter.text }),
   };
+  const ofCause = filterOf({ kind: filter.kind, workflow: filter.workflow, error: filter.text, fingerprint: filter.fingerprint });
   const current = filter.fingerprint && tab === "groups" ? "letters" : tab;
   return (
     <div className="page filled">
@@ -57,7 +57,7 @@ export function LettersPage() {
         </div>
       )}
       {current === "groups" && <Groups query={query} onOpen={(fingerprint) => set({ fingerprint, tab: "letters" })} />}
-      {current === "letters" && <Letters query={{ ...query, ...(filter.fingerprint ? { fingerprint: filter.fingerprint } : {}) }} fingerprint={filter.fingerprint ?? ""} />}
+      {current === "letters" && <Letters query={{ status: query.status, ...ofCause }} fingerprint={filter.fingerprint ?? ""} />}
       {current === "replays" && <Replays />}
     </div>
   );
@@ -75,7 +75,7 @@ function Typed({ name, value, onChange, isMain }: { name: string; value: string;
   return <input type="search" data-filter={isMain || undefined} placeholder={name} aria-label={name} value={text} onChange={(event) => setText(event.target.value)} />;
 }
 
-type Query = { status: "parked" | "replayed" | "discarded"; kind?: "task" | "record"; workflow?: string; text?: string; fingerprint?: string };
+type Query = { status: "parked" | "replayed" | "discarded"; filter?: string };
 
 function Groups({ query, onOpen }: { query: Query; onOpen: (fingerprint: string) => void }) {
   const list = useList<Group>(["letter-groups", query], (page, signal) => get("/dead-letters/groups", {}, { ...query, limit: 100, ...(page ? { page } : {}) }, signal), { live: 5000 });
@@ -137,17 +137,17 @@ function GroupActs({ fingerprint, name }: { fingerprint: string; name: string })
   const [act, setAct] = useState<Act | null>(null);
   const [error, setError] = useState<unknown>(null);
   const [isCounting, setCounting] = useState(false);
-  const flags = `--fingerprint ${fingerprint}`;
+  const filter = clause("fingerprint", fingerprint);
   const perSecond = Number(rate);
   const isRate = perSecond >= 0.01 && perSecond <= 1000;
   const count = async (what: "replay" | "discard") => {
     setCounting(true);
     setError(null);
     try {
-      const body = { filter: { fingerprint }, dry_run: true, ...(what === "discard" ? { reason: "dry run" } : {}) };
+      const body = { filter, dry_run: true, ...(what === "discard" ? { reason: "dry run" } : {}) };
       const selection = await send<Schemas["DeadLetterSelection"]>({ method: "POST", path: `/dead-letters/${what}`, body });
       if (!selection.count) throw new Error("None is left: they were closed meanwhile, or another replay has them.");
-      setAct(what === "replay" ? replayMany(selection, name, flags, perSecond, () => go("/dead-letters?tab=replays")) : discardMany(selection, name, flags));
+      setAct(what === "replay" ? replayMany(selection, name, filter, perSecond, () => go("/dead-letters?tab=replays")) : discardMany(selection, name, filter));
     } catch (e) {
       setError(e);
     }
@@ -170,7 +170,7 @@ function Replays() {
   const list = useList<Schemas["BulkReplay"]>(["letters", "replays"], (page, signal) => get("/dead-letters/replays", {}, { limit: 50, ...(page ? { page } : {}) }, signal), { live: 2000 });
   if (list.query.error) return <Failure error={list.query.error} />;
   if (!list.query.data) return <Loading />;
-  if (!list.rows.length) return <Empty icon="replay" title="No replay of many yet.">Open a cause and replay all its letters, or <code>headrace replay --fingerprint … --rate 5</code></Empty>;
+  if (!list.rows.length) return <Empty icon="replay" title="No replay of many yet.">Open a cause and replay all its letters, or <code>headrace replay --filter fingerprint:… --rate 5</code></Empty>;
   return <div className="scrolled">{list.rows.map((replay) => <OneReplay key={replay.replay_id} replay={replay} />)}{list.more && <Button onClick={list.fetchMore}>More</Button>}</div>;
 }
 

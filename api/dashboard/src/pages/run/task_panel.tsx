@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useState, type ReactNode } from "react";
 import { decide, replayLetter, resolveTask } from "../../acts";
 import { get, parseJson, search, type Schemas } from "../../api/client";
+import { clause } from "../../api/filter";
 import { useAttempts, useExplain, useTask } from "../../api/hooks";
 import { Link } from "../../router";
 import { ActButton } from "../../ui/act";
@@ -68,7 +69,7 @@ function TaskActs({ run, task }: { run: Schemas["Run"]; task: Schemas["Task"] })
   });
   const letters = useQuery({
     queryKey: ["letters", "of-task", task.task_id, task.token],
-    queryFn: ({ signal }) => get("/dead-letters", {}, { run_id: run.run_id, task: task.name, limit: 1 }, signal),
+    queryFn: ({ signal }) => get("/dead-letters", {}, { filter: `${clause("run", run.run_id)} ${clause("task", task.name)}`, limit: 1 }, signal),
     enabled: task.status === "failed",
   });
   const letter = letters.data?.items[0];
