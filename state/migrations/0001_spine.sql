@@ -102,6 +102,8 @@ CREATE TABLE run (
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
 -- Open runs: what the sweeps walk. A run enters at its start and leaves at its end.
 CREATE INDEX run_open ON run (run_id) WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention');
+-- Runs that are paused with their workflow: whoever is left so when nobody pauses that any more is found here.
+CREATE INDEX run_paused_with_workflow ON run (run_id) WHERE control & 2 > 0;
 -- What went wrong lately, which is rare among millions.
 CREATE INDEX run_ended_badly ON run (run_id) WHERE status IN ('failed', 'cancelled', 'terminated', 'compensated', 'compensation_failed');
 -- Lists, newest first: run ids are UUIDv7 and rise with time.

@@ -39,8 +39,10 @@ FROM (SELECT) AS one LEFT JOIN workflow_pause p ON p.namespace = $1 AND p.workfl
 SELECT workflow, paused_by, reason FROM workflow_pause WHERE namespace = $1 AND workflow = ANY($2::text[]) AND resumed_at IS NULL;
 
 -- name: last_change
--- When somebody last paused or resumed a workflow; null while no run can be out of line.
-SELECT max(greatest(paused_at, resumed_at)) FROM workflow_pause;
+-- When somebody last paused or resumed a workflow, or long ago when only a run is left that is paused with one; null while no run can be
+-- out of line.
+SELECT coalesce((SELECT max(greatest(paused_at, resumed_at)) FROM workflow_pause),
+                (SELECT to_timestamp(0) WHERE EXISTS (SELECT FROM run WHERE control & 2 > 0)));
 
 -- name: find_unpaused
 -- Open runs of paused workflows that nobody has told so, oldest first, $1 at most. What was asked and is not applied comes first.
@@ -53,21 +55,22 @@ WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention')
 ORDER BY r.run_id LIMIT $1;
 
 -- name: find_unresumed
--- Open runs that are paused with a workflow that has been resumed since, likewise.
-SELECT r.run_id, p.resume_reason, p.resumed_by
+-- Open runs that are paused with a workflow that nobody pauses, likewise. A request to pause may be applied long after the pause has ended
+-- and was forgotten: the run says what it is, whatever has become of the row.
+SELECT r.run_id, coalesce(p.resume_reason, 'its workflow is not paused any more'), coalesce(p.resumed_by, '')
 FROM run r
 JOIN workflow_version v ON v.version_id = r.version_id
-JOIN workflow_pause p ON p.namespace = v.namespace AND p.workflow = v.name AND p.resumed_at IS NOT NULL
-WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention') AND r.control & 2 > 0
+LEFT JOIN workflow_pause p ON p.namespace = v.namespace AND p.workflow = v.name
+WHERE r.control & 2 > 0 AND (p.workflow IS NULL OR p.resumed_at IS NOT NULL)
   AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = r.run_id AND i.applied_at IS NULL AND i.kind IN ('paused', 'resumed'))
 ORDER BY r.run_id LIMIT $1;
 
 -- name: forget_pauses
--- Those that were resumed $1 seconds ago, longer than any start may take that still saw the pause, and of which no open run is left paused.
+-- Those that were resumed $1 seconds ago, of which no run is left paused: later ones are told without the words of who resumed.
 DELETE FROM workflow_pause p WHERE p.resumed_at < now() - make_interval(secs => $1)
   AND NOT EXISTS (
     SELECT FROM run r JOIN workflow_version v ON v.version_id = r.version_id AND v.namespace = p.namespace AND v.name = p.workflow
-    WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention') AND r.control & 2 > 0);
+    WHERE r.control & 2 > 0);
 
 -- == queues
 -- name: pause_queue

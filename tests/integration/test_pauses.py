@@ -108,6 +108,24 @@ async def test_runs_that_records_start_begin_paused_too(works: Works) -> None:
     await works.check()
 
 
+async def test_a_pause_that_is_applied_when_nobody_knows_of_it_any_more_is_ended(works: Works) -> None:
+    """Its request lay in a backlog, longer than the pause lasted and is remembered."""
+    run_id = await works.start({"id": 1})
+    await works.post(PAUSE)
+    async with works.connection() as connection:
+        assert await Pauses(works.store).align(connection) == 1
+    await works.post(RESUME)
+    works.query("UPDATE workflow_pause SET resumed_at = now() - interval '2 min'")
+    async with works.connection() as connection:
+        assert await Pauses(works.store).align(connection) == 0
+    assert works.query("SELECT count(*) FROM workflow_pause") == [(0,)]
+    await works.apply_requests()
+    assert await works.statuses(run_id) == ["pausing"]
+    assert await works.align() == 1
+    assert await works.statuses(run_id) == ["running"]
+    await works.check()
+
+
 async def test_a_run_that_is_rerun_or_started_past_the_pause_is_found(works: Works) -> None:
     ((failed, _),) = await works.bury()
     raced = await works.start()
