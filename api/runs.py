@@ -238,6 +238,8 @@ def _run(row: RunRow, tasks: dict[str, int], outputs: dict[str, msgspec.Raw]) ->
         row.namespace,
         raw(row.output),
         raw(row.output_error),
+        row.deadline_at,
+        row.priority,
     )
 
 

@@ -136,6 +136,10 @@ class Run(msgspec.Struct, frozen=True):
     """What the workflow says comes out of a run that completed."""
     output_error: Any = None
     """{code, message}: why there is none although the run completed; or None."""
+    deadline_at: datetime | None = None
+    """When it has to have ended, while it is open and its workflow has a deadline."""
+    priority: int = 0
+    """In the queues of pools; higher goes first."""
 
     @property
     def is_over(self) -> bool:

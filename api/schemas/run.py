@@ -41,6 +41,10 @@ class Run(msgspec.Struct):
     """What the workflow says comes out of a run that completed; null for one that does not say."""
     output_error: msgspec.Raw
     """{code, message}: why there is none although the run completed; or null."""
+    deadline_at: Instant | None
+    """When it has to have ended, while it is open and its workflow has a deadline."""
+    priority: int
+    """In the queues of pools: higher goes first, and a point is worth a minute of waiting."""
 
 
 class RunPage(msgspec.Struct):

@@ -11,7 +11,7 @@ from rich.text import Text
 from headrace.cli.api import Api, Document
 from headrace.cli.drawing import describe_error, describe_task, draw_tasks
 from headrace.cli.run_id import short
-from headrace.cli.terminal import Terminal, between
+from headrace.cli.terminal import Terminal, ago, between
 from headrace.errors import UnavailableError
 
 QUICK_SECONDS: Final = 0.1
@@ -95,7 +95,7 @@ def draw_run(
     lines = draw_tasks(tasks, terminal, everything=everything)
     if rows is not None and len(lines) > rows > 0:
         lines = [Text(f"… {len(lines) - rows + 1} lines above", style="dim"), *lines[-(rows - 1) :]]
-    return Group(headline(run, terminal), *lines, *hints(run, tasks))
+    return Group(headline(run, terminal), *facts(run), *lines, *hints(run, tasks))
 
 
 def headline(run: Document, terminal: Terminal) -> Text:
@@ -108,6 +108,16 @@ def headline(run: Document, terminal: Terminal) -> Text:
         f"  {run['run_id']}  {status}",
         f" in {took}" if took else "",
     )
+
+
+def facts(run: Document) -> list[Text]:
+    """What was said about the run as a whole, where anything was."""
+    said = []
+    if run.get("deadline_at"):
+        said.append(f"fails unless it has ended by {run['deadline_at']}, {ago(run['deadline_at'])}")
+    if run.get("priority"):
+        said.append(f"priority {run['priority']:+d} in the queues of pools")
+    return [Text(text, style="dim") for text in said]
 
 
 def hints(run: Document, tasks: list[Document]) -> list[Text]:

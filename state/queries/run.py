@@ -26,6 +26,8 @@ class RunRow(NamedTuple):
     namespace: str
     output: str | None
     output_error: str | None
+    deadline_at: datetime | None
+    priority: int
 
 
 class CountRow(NamedTuple):

@@ -47,6 +47,20 @@ async def test_a_task_has_its_deadline_and_its_rounds_and_an_attempt_its_round(a
     ]
 
 
+async def test_a_run_tells_its_deadline_while_it_is_open_and_its_priority(api, engine):
+    await api.publish(LIMITED)
+    run_id = await api.start("limited", priority=7)
+    run = await api.read(f"/runs/{run_id}")
+    assert (run["deadline_at"] > run["created_at"], run["priority"]) == (True, 7)
+    (listed,) = (await api.read("/runs"))["items"]
+    assert (listed["deadline_at"], listed["priority"]) == (run["deadline_at"], 7)
+    await api.post(f"/runs/{run_id}/priority", json={"priority": -3})
+    await api.post(f"/runs/{run_id}/cancel", json={})
+    engine.apply_requests()
+    run = await api.read(f"/runs/{run_id}")
+    assert (run["status"], run["deadline_at"], run["priority"]) == ("cancelled", None, -3)
+
+
 async def test_a_subscription_says_a_signal_and_is_shown_as_it_was_made(api, engine):
     made = await api.post("/subscriptions", json=PAYMENTS)
     assert made.status_code == 201, made.text
