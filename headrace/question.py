@@ -1,6 +1,6 @@
 """A question to people as a harness has it: what the rows of an approval are to the engine, without a database."""
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ from headrace.input_schema import check_answer
 from headrace.instant import format_instant, from_microseconds
 from headrace.machine import Ask, Decided
 from headrace.machine.plan import ApprovalPlan
-from headrace.standing import Person, find_standing
+from headrace.standing import Delegated, Person, find_standing
 
 
 class Question:
@@ -30,11 +30,11 @@ class Question:
         """Those of the chain that have not been reached."""
 
     def vote(
-        self, outcome: str, person: Person, delegators: Collection[str], comment: str, form: bytes | None, at: int
+        self, outcome: str, person: Person, delegated: Sequence[Delegated], comment: str, form: bytes | None, at: int
     ) -> Decided | None:
         """The decision, if this vote completes it. Raises ForbiddenError, ConflictError and DefinitionError, as the
         engine does."""
-        standing = find_standing(self.approvers, person, delegators, requester=self._requester)
+        standing = find_standing(self.approvers, person, delegated, requester=self._requester)
         self._check_form(outcome, form)
         if {person.name, standing.voter} & self._voters:
             raise ConflictError(f"{standing.voter} has voted already")

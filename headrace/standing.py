@@ -4,7 +4,7 @@ An approver is a name, or a role written `role:finance`. A delegate stands in fo
 delegate. Everybody has one vote, and so has everybody who is stood in for: a vote in place of Ada is Ada's.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from headrace.approval import ROLE
@@ -28,18 +28,27 @@ class Standing(NamedTuple):
     """The approver, a name or a role, that a delegate stands in for."""
 
 
+class Delegated(NamedTuple):
+    """A right to decide in another's place."""
+
+    approver: str
+    """A name, or a role as `role:finance`."""
+    made_by: str
+    """Who gave it: of a role, somebody who has it."""
+
+
 def find_standing(
     approvers: Sequence[str],
     person: Person,
-    delegators: Collection[str] = (),
+    delegated: Sequence[Delegated] = (),
     *,
     requester: str | None = None,
     **ids: Any,
 ) -> Standing:
     """By what right they vote: their own name first, then a role, then a delegation.
 
-    approvers: empty: anybody may. delegators: who has delegated to them, now. requester: who started the run, when that
-    person may not approve. Raises ForbiddenError.
+    approvers: empty: anybody may. delegated: what has been to them, now. requester: who started the run, when that
+    person may not approve: then nobody may in their place either, nor by a role that they gave. Raises ForbiddenError.
     """
     check_requester(person, requester, **ids)
     if not approvers or person.name in approvers:
@@ -47,12 +56,13 @@ def find_standing(
     for approver in approvers:
         if approver.startswith(ROLE) and approver.removeprefix(ROLE) in person.roles:
             return Standing(person.name, role=approver.removeprefix(ROLE))
+    delegators = {each.approver for each in delegated if requester is None or each.made_by != requester}
     for approver in approvers:
-        if approver in delegators and approver != requester:
+        if approver in delegators:
             is_role = approver.startswith(ROLE)
             return Standing(person.name if is_role else approver, approver.removeprefix(ROLE) if is_role else None,
                             approver)  # fmt: skip
-    if requester in approvers and requester in delegators:
+    if requester is not None and any(each.made_by == requester and each.approver in approvers for each in delegated):
         why = f"{requester} started the run, and nobody may decide this question in place of {requester}"
         raise ForbiddenError(why, **ids)
     raise ForbiddenError(f"{person.name} is not among those who may decide: {', '.join(approvers)}", **ids)

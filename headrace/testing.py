@@ -59,6 +59,7 @@ from headrace.machine import (
     Paused,
     Plan,
     Prioritised,
+    RefuseMove,
     Replayed,
     Reran,
     Resolved,
@@ -107,7 +108,7 @@ from headrace.object_store import OBJECT_BYTES_MAX, ObjectStore
 from headrace.question import Question
 from headrace.registry import Registry
 from headrace.registry import default as default_registry
-from headrace.standing import Person
+from headrace.standing import Delegated, Person
 from headrace.worker.execution import Execution
 
 __all__ = ["Harness", "HarnessRun", "HarnessTask", "HistoryItem"]
@@ -183,6 +184,7 @@ class _Delegation(NamedTuple):
     to: str
     starts: int
     ends: int
+    made_by: str
 
 
 class _Posted:
@@ -331,13 +333,14 @@ class Harness:
         self._engine.settle()
 
     def delegate(
-        self, from_name: str, to: str, *, starts: datetime | str | None = None, ends: datetime | str | None = None
-    ) -> None:
+        self, from_name: str, to: str, *, starts: datetime | str | None = None, ends: datetime | str | None = None,
+        by: str = "",
+    ) -> None:  # fmt: skip
         """Let `to` decide in place of `from_name`, a name or a role, between two instants: from now on, and for ever,
-        when left out."""
+        when left out. by: who gives a role of theirs."""
         since = self._engine.at if starts is None else _instant(starts)
         until = FOREVER if ends is None else _instant(ends)
-        self._engine.delegations.append(_Delegation(from_name, to, since, until))
+        self._engine.delegations.append(_Delegation(from_name, to, since, until, by or from_name))
 
     def crash_next(self, task: str, *, after_its_effect: bool = False, workflow: str | None = None) -> None:
         """Let the worker die with the next body of this task: before the body does anything, or once it has returned
@@ -552,8 +555,8 @@ class HarnessRun:
     def _decide(self, task: str, outcome: str, person: Person, comment: str, form: Any) -> None:
         question, index = self.question(task), self._run.place(task)
         given = None if form is None else payload.encode_input(form)
-        delegators = self._engine.delegators(person.name)
-        decided = question.vote(outcome, person, delegators, comment, given, self._engine.at)
+        delegated = self._engine.delegations_to(person.name)
+        decided = question.vote(outcome, person, delegated, comment, given, self._engine.at)
         if decided is None:
             self._run.note_vote(index, outcome, person.name)
         else:
@@ -615,9 +618,9 @@ class _Engine:
             self._apart(self._runner.close)
             self._runner = None
 
-    def delegators(self, name: str) -> list[str]:
-        """Who has delegated to them, now."""
-        return [each.from_name for each in self.delegations if each.to == name and each.starts <= self.at < each.ends]
+    def delegations_to(self, name: str) -> list[Delegated]:
+        """What has been delegated to them, now."""
+        return [Delegated(each.from_name, each.made_by) for each in self.delegations if each.to == name and each.starts <= self.at < each.ends]
 
     def start(self, input: bytes, by: str, priority: int) -> "_Run":
         run = _Run(self, self._new_id(), self._workflows[self.workflow.name][1], input, by, priority)
@@ -658,7 +661,7 @@ class _Engine:
         if not spec.is_awaited:
             self.tell_parent(parent, msgspec.structs.replace(told, outcome="started"))
         parent.children[action.task] = _Run(
-            self, run_id, plan, action.input, parent=_Parent(parent, action, spec.is_awaited)
+            self, run_id, plan, action.input, parent.started_by, parent=_Parent(parent, action, spec.is_awaited)
         )
 
     def signal(self, name: str, data: bytes, key: str | None, by: str) -> Signalled:
@@ -857,7 +860,7 @@ class _Run:
         self, engine: _Engine, run_id: RunId, plan: Plan, input: bytes, by: str = "", priority: int = 0,
         parent: _Parent | None = None,
     ) -> None:  # fmt: skip
-        self._engine, self.run_id, self._started_by, self._parent = engine, run_id, by, parent
+        self._engine, self.run_id, self.started_by, self._parent = engine, run_id, by, parent
         self.priority = priority
         self.depth: int = 0 if parent is None else parent.run.depth + 1
         self.children: Final[dict[int, _Run]] = {}
@@ -972,6 +975,8 @@ class _Run:
                 self._note("awaits_slot", action.task, detail=action.pool)
             case FreeSlot():
                 self._engine.free_slot(self, action.task)
+            case RefuseMove():
+                self._note("migration_refused", detail=action.why)
             case SetPriority():
                 self.priority = action.priority
             case (
@@ -995,7 +1000,7 @@ class _Run:
         approval = self.state.plan.tasks[action.task].approval
         assert approval is not None
         at, timer = self._engine.at, self._engine.set_timer
-        question = self.questions[action.task] = Question(approval, action, at, self._started_by)
+        question = self.questions[action.task] = Question(approval, action, at, self.started_by)
         self._note("asked", action.task, detail=", ".join(approval.approvers))
         if question.expires_at is not None:
             timer(self, action.task, action.token, "expiry", question.expires_at)
@@ -1037,6 +1042,8 @@ class _Run:
                 names = ", ".join(self.state.plan.name_of(place) for place in event.tasks)
                 self._note("reran", detail=f"from {names}" if names else "what failed")
                 self.finish = None
+            case Migrated() if transition.plan is None:
+                pass  # noted with what stood in the way
             case Migrated():
                 self._note("migrated", detail=f"to version {event.plan.version}")
             case Replayed():

@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.errors import ConflictError, DefinitionError, NotFoundError
 from headrace.input_schema import check_answer
-from headrace.standing import Person, Standing, check_requester, find_standing
+from headrace.standing import Delegated, Person, Standing, check_requester, find_standing
 from state.queries.approval import ApprovalRow, get_approval
 from state.queries.rows import Connection, fetch_one
 from state.requests import request
@@ -165,7 +165,8 @@ async def _stand(connection: Connection, store: Store, approval_id: UUID, locked
     found = await _read_electorate(connection, store, locked, person)
     approvers: list[str] = msgspec.json.decode(locked.approvers)
     requester = found.requester if locked.no_self_approval else None
-    return find_standing(approvers, person, found.delegators, requester=requester, approval_id=str(approval_id))
+    delegated = [Delegated(*each) for each in zip(found.delegated, found.made_by, strict=True)]
+    return find_standing(approvers, person, delegated, requester=requester, approval_id=str(approval_id))
 
 
 async def _read_electorate(connection: Connection, store: Store, locked: _Locked, person: Person) -> "_Electorate":
@@ -183,7 +184,8 @@ async def _read_electorate(connection: Connection, store: Store, locked: _Locked
 
 class _Electorate(NamedTuple):
     requester: str | None
-    delegators: list[str]
+    delegated: list[str]
+    made_by: list[str]
 
 
 def _first(value: Any) -> Any:

@@ -52,6 +52,8 @@ class Asked(NamedTuple):
     traceparent: str | None
     is_awaited: bool
     depth: int
+    started_by: str | None
+    """Who started the parent: they have asked for this run, too, and may not approve in it what they may not there."""
 
 
 class Starter:
@@ -101,6 +103,7 @@ class Starter:
         parent = str(asked.parent)
         start = Start(
             plan, asked.input.encode(), run_id=str(asked.run_id), traceparent=asked.traceparent, source="child",
+            actor=asked.started_by or "",
             detail={"parent": parent, "task": asked.task, "token": asked.token},
             parent=parent.encode() if asked.is_awaited else None,
         )  # fmt: skip

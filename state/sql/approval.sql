@@ -11,11 +11,14 @@ SELECT run_id, task, token, status, approvers::text, needed, no_self_approval, f
 FROM approval WHERE approval_id = %(approval_id)s AND namespace = %(namespace)s FOR UPDATE;
 
 -- name: read_electorate
--- Who started the run, and who has delegated to this person, now.
+-- Who started the run, and what has been delegated to this person, now: the approvers, and who gave them.
 SELECT (SELECT actor FROM history WHERE run_id = %(run_id)s AND kind = 'started' ORDER BY row_version LIMIT 1),
-       ARRAY(SELECT from_name FROM delegation
-             WHERE namespace = %(namespace)s AND to_name = %(actor)s AND starts_at <= clock_timestamp() AND ends_at > clock_timestamp()
-               AND ended_by IS NULL ORDER BY starts_at, delegation_id);
+       d.approvers, d.made_by
+FROM (SELECT coalesce(array_agg(from_name ORDER BY starts_at, delegation_id), '{}') AS approvers,
+             coalesce(array_agg(made_by ORDER BY starts_at, delegation_id), '{}') AS made_by
+      FROM delegation
+      WHERE namespace = %(namespace)s AND to_name = %(actor)s AND starts_at <= clock_timestamp() AND ends_at > clock_timestamp()
+        AND ended_by IS NULL) AS d;
 
 -- name: insert_vote
 -- None, when this person has voted, or somebody in whose place they would.

@@ -18,7 +18,9 @@ FROM approval a JOIN run r ON r.run_id = a.run_id JOIN workflow_version v ON v.v
 WHERE a.namespace = %(namespace)s AND a.status = 'waiting' AND (a.asked_at, a.approval_id) < (%(before)s, %(before_id)s)
   AND (json_array_length(a.approvers) = 0 OR a.approvers::jsonb ?| (%(names)s::text[] || ARRAY(
     SELECT d.from_name FROM delegation d
-    WHERE d.namespace = a.namespace AND d.to_name = %(actor)s AND d.starts_at <= now() AND d.ends_at > now() AND d.ended_by IS NULL)))
+    WHERE d.namespace = a.namespace AND d.to_name = %(actor)s AND d.starts_at <= now() AND d.ends_at > now() AND d.ended_by IS NULL
+      AND NOT (a.no_self_approval AND EXISTS (
+        SELECT FROM history s WHERE s.run_id = a.run_id AND s.kind = 'started' AND s.actor = d.made_by)))))
   AND NOT EXISTS (SELECT FROM approval_vote o WHERE o.approval_id = a.approval_id AND %(actor)s IN (o.actor, o.voter))
   AND NOT (a.no_self_approval AND %(actor)s <> '' AND EXISTS (
     SELECT FROM history h WHERE h.run_id = a.run_id AND h.kind = 'started' AND h.actor = %(actor)s))

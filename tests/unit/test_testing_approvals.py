@@ -75,6 +75,39 @@ def test_nobody_approves_in_place_of_who_started_the_run():
         run.approve("ask", by="grace")
 
 
+def test_who_started_the_run_does_not_approve_in_place_of_another_either():
+    harness, run = asking("approvers: [ada, grace], no_self_approval: true", by="grace")
+    harness.delegate("ada", "grace")
+    with pytest.raises(ForbiddenError, match="grace started the run"):
+        run.approve("ask", by="grace")
+    harness.delegate("grace", "eve")
+    with pytest.raises(ForbiddenError, match="in place of grace"):
+        run.approve("ask", by="eve")
+    run.approve("ask", by="ada")
+    assert run.status == "completed"
+
+
+def test_a_role_given_by_who_started_the_run_is_no_right_to_approve_it():
+    harness, run = asking("approvers: ['role:finance'], no_self_approval: true", by="grace")
+    harness.delegate("role:finance", "eve", by="grace")
+    with pytest.raises(ForbiddenError, match="in place of grace"):
+        run.approve("ask", by="eve")
+    harness.delegate("role:finance", "eve", by="ada")
+    run.approve("ask", by="eve")
+    assert run.status == "completed"
+
+
+def test_who_started_the_parent_may_not_approve_in_the_child():
+    child = "name: inner\ntasks:\n  ask: { approval: { no_self_approval: true } }"
+    middle = "name: middle\ntasks:\n  deeper: { workflow: inner }"
+    harness = Harness("name: outer\ntasks:\n  deep: { workflow: middle }", {}, workflows=[child, middle])
+    asked = harness.start(by="ada").child("deep").child("deeper")
+    with pytest.raises(ForbiddenError, match="ada started the run"):
+        asked.approve("ask", by="ada")
+    asked.approve("ask", by="grace")
+    assert asked.status == "completed"
+
+
 def test_a_delegation_holds_between_its_dates():
     harness, run = asking("approvers: [ada]")
     harness.delegate("ada", "grace", starts="2026-01-02T00:00:00Z", ends="2026-01-03T00:00:00Z")

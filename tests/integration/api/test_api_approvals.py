@@ -250,6 +250,21 @@ async def test_nobody_gives_what_is_not_theirs(people: People, from_: str, by: s
     assert people.engine.count("delegation") == 0
 
 
+async def test_no_delegation_leads_round_self_approval(people: People):
+    await people.ask("approvers: [ada, 'role:finance'], no_self_approval: true", by="grace")
+    await delegate(people, "ada", "grace")
+    assert (await people.say("approve", "grace")).status_code == 403, "also in the place of somebody else"
+    given = {"Headrace-Actor": "grace", "Headrace-Roles": "finance"}
+    body = {"from": "role:finance", "to": "eve", "ends_at": "2099-01-01T00:00:00Z"}
+    assert (await people.api.post("/delegations", json=body, headers=given)).status_code == 201
+    refused = await people.say("approve", "eve")
+    assert (refused.status_code, "in place of grace" in refused.json()["detail"]) == (403, True)
+    assert await inbox(people, "eve") == []
+    await people.api.post("/delegations", json=body, headers={**given, "Headrace-Actor": "ada"})
+    assert len(await inbox(people, "eve")) == 1
+    assert (await people.say("approve", "eve")).status_code == 200
+
+
 async def test_one_who_is_stood_in_for_has_one_vote(people: People):
     await people.ask("approvers: [ada, alan], needed: 2")
     await delegate(people, "ada", "grace")

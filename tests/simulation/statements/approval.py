@@ -74,7 +74,7 @@ def lock_approval(t: Transaction, *, approval_id: UUID, namespace: str) -> list[
 
 @model
 def read_electorate(t: Transaction, *, run_id: UUID, namespace: str, actor: str) -> list[tuple[Any, ...]]:
-    return [(None, [])]  # nobody starts a run by name here, and nobody delegates
+    return [(None, [], [])]  # nobody starts a run by name here, and nobody delegates
 
 
 @model
