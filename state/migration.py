@@ -10,7 +10,7 @@ from uuid import UUID
 
 from headrace.errors import ConflictError
 from headrace.machine import Plan
-from headrace.machine.migration import Obstacle, find_obstacles
+from headrace.machine.migration import Obstacle, find_obstacles, why_not_moved
 from headrace.machine.status import RUN_TERMINAL
 from state.control import have_alone, load_run, load_runs
 from state.plans import Plans
@@ -53,16 +53,6 @@ async def move_run(
     body = {"version_id": move.to.version_id, "reason": reason}
     await request(connection, store, str(run_id), "migrated", body, actor)
     return move
-
-
-def why_not_moved(to: Plan, obstacles: Sequence[Obstacle]) -> str | None:
-    """In one line; None when nothing stands in the way."""
-    if not obstacles:
-        return None
-    first, *others = obstacles
-    what = "" if first.task is None else f"task {first.task}: "
-    more = f"; and {len(others)} more, which a dry run names" if others else ""
-    return f"the run cannot be moved to version {to.version}: {what}{first.why}{more}"
 
 
 async def look_at_moves(

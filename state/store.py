@@ -48,6 +48,7 @@ from headrace.machine import (
     Paused,
     Plan,
     Prioritised,
+    RefuseMove,
     Released,
     Replayed,
     Reran,
@@ -271,7 +272,7 @@ class Rows:
         """One event that changed a run. Applies the transition."""
         if isinstance(event, Reran):
             self._rerun(run, event, run.row_version + 1)
-        elif isinstance(event, Migrated):
+        elif isinstance(event, Migrated) and transition.plan is not None:
             self._migrate(run, event, run.row_version + 1)
         run.apply(transition)
         self.runs.setdefault(run.key, run)
@@ -380,6 +381,10 @@ class Rows:
                 case CloseLetter():
                     by, reason = (event.by, event.reason) if isinstance(event, Reran | Supplied) else ("", "")
                     self.add("close_letters", run.run_id, action.task, action.token, action.status, by, reason or None)
+                case RefuseMove():
+                    by, reason = (event.by, event.reason) if isinstance(event, Migrated) else ("", "")
+                    told = {"from": run.plan.version, "to": action.version, "why": action.why, "reason": reason}
+                    self._history(run, "migration_refused", None, None, by, told)
                 case Finish():
                     if action.output is not None or action.error is not None:
                         why = None if action.error is None else encode(action.error)
@@ -539,7 +544,7 @@ class Rows:
                 given = {"reason": event.reason, "output": msgspec.Raw(event.output)}
                 self._history(run, "supplied", event.task, event.token, event.by, given)
             case Reran() | Migrated():
-                pass  # told before it was applied
+                pass  # told before it was applied, or with what stood in the way
             case Isolated():
                 self._history(run, "isolated", None, None, "", {"error": msgspec.to_builtins(event.error)})
             case Released():

@@ -424,15 +424,13 @@ class RunAgent:
             return None  # one of another run, too: whoever can write to the topic may not move what was asked for
         if run.attention and request.kind not in HEARD_IN_ISOLATION:
             return None  # it stays in the inbox, and is said again once somebody has let the run go on
+        given = msgspec.json.decode(request.body, type=_Body) if request.kind == "migrated" else None
+        plan = None if given is None else self._cache.plan(given.version_id)
+        if given is not None and plan is None:
+            return None  # it stays in the inbox, too, for a release that can read the version it names
         rows.add("apply_inbox", UUID(inbox).bytes)
         requests[inbox] = request._replace(applied=True)
-        return self._migrated(request) if request.kind == "migrated" else request.event()
-
-    def _migrated(self, request: Request) -> Migrated | None:
-        """None while this release cannot read that version: nothing changes, and the operator asks again."""
-        given = msgspec.json.decode(request.body, type=_Body)
-        plan = self._cache.plan(given.version_id)
-        return None if plan is None else Migrated(plan, given.reason, request.actor)
+        return request.event() if given is None or plan is None else Migrated(plan, given.reason, request.actor)
 
     def _isolate(self, run: StoredRun, record: Message, bug: Exception, at: int, rows: Rows) -> bool:
         """Deciding this run's event raised, which is a bug of ours: the record is set aside, and the run waits for a

@@ -209,6 +209,14 @@ class CloseLetter(msgspec.Struct, frozen=True):
     status: str
 
 
+class RefuseMove(msgspec.Struct, frozen=True):
+    """The run stays on its version: something stood in the way when its turn came."""
+
+    version: int
+    """That it was to be moved to."""
+    why: str
+
+
 class Finish(msgspec.Struct, frozen=True):
     status: RunStatus
     output: bytes | None = None
@@ -244,6 +252,7 @@ Action = (
     | Abort
     | BuryTask
     | CloseLetter
+    | RefuseMove
     | Finish
 )
 

@@ -34,6 +34,7 @@ from headrace.machine.actions import (
     Listen,
     NoteRound,
     Park,
+    RefuseMove,
     SetDeadline,
     SetPriority,
     SetTimer,
@@ -145,6 +146,7 @@ EVENTS: Final[dict[str, Say]] = {
     "ChildTold: started": lambda task, token: ChildTold(task, token, "child", "started"),
     "ChildTold: refused": lambda task, token: ChildTold(task, token, "child", "refused", error=_HOPELESS),
     "ChildTold: completed": lambda task, token: ChildTold(task, token, "child", "completed"),
+    "ChildTold: cancelled": lambda task, token: ChildTold(task, token, "child", "cancelled"),
     "ChildTold: failed": lambda task, token: ChildTold(task, token, "child", "failed"),
     "Cancelled": lambda _task, _token: Cancelled(),
     "Terminated": lambda _task, _token: Terminated(),
@@ -457,7 +459,7 @@ def _after(transition: Transition) -> str:
 
 def _words(transition: Transition) -> Iterator[str]:
     for action in transition.actions:
-        if isinstance(action, KeepSignal | SetPriority) or (not isinstance(action, Finish) and action.task == SUBJECT):
+        if isinstance(action, KeepSignal | SetPriority | RefuseMove) or (not isinstance(action, Finish) and action.task == SUBJECT):
             yield f"{type(action).__name__}{_detail(action)}"
 
 
@@ -489,7 +491,7 @@ def _detail(action: Action) -> str:
             return f" {action.pool}, token {action.token}"
         case (
             ClearTimer() | KeepOutput() | Unpark() | StopListening() | KeepSignal() | TakeSlot() | FreeSlot()
-            | SetPriority()
+            | SetPriority() | RefuseMove()
         ):  # fmt: skip
             return ""
         case Finish():

@@ -6,9 +6,10 @@ which is in its effect key, and its kind. The run is paused and nothing of it ru
 version would have to understand, and what newly may begin is withheld until somebody resumes the run.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from headrace.machine.actions import Transition
+from headrace.machine.actions import RefuseMove, Transition
 from headrace.machine.close import close_decision
 from headrace.machine.deadline import drop_run_deadline
 from headrace.machine.draft import skip
@@ -16,7 +17,7 @@ from headrace.machine.join import count_needs
 from headrace.machine.place import task_of
 from headrace.machine.plan import Plan, TaskPlan
 from headrace.machine.run_state import UNTOUCHED, RunState
-from headrace.machine.status import COMPLETED, TERMINAL, RunStatus
+from headrace.machine.status import COMPLETED, RUN_TERMINAL, TERMINAL, RunStatus
 from headrace.machine.turn import ready
 from headrace.messages import Error
 
@@ -46,6 +47,16 @@ def find_obstacles(new: Plan, run: RunState) -> list[Obstacle]:
 
 def why_not_paused(status: RunStatus) -> str:
     return f"the run is {status}: pause it, and wait until nothing of it runs"
+
+
+def why_not_moved(to: Plan, obstacles: Sequence[Obstacle]) -> str | None:
+    """In one line; None when nothing stands in the way."""
+    if not obstacles:
+        return None
+    first, *others = obstacles
+    what = "" if first.task is None else f"task {first.task}: "
+    more = f"; and {len(others)} more, which a dry run names" if others else ""
+    return f"the run cannot be moved to version {to.version}: {what}{first.why}{more}"
 
 
 def _why_not(run: RunState, new: Plan, index: int) -> str | None:
@@ -82,11 +93,14 @@ def _limits(spec: TaskPlan) -> str:
 
 
 def migrate(plan: Plan, run: RunState, new: Plan, at: int) -> Transition | None:
-    """Move the run, or None while anything stands in the way. What has ended stands as it ended; every other join is
-    counted anew."""
-    if plan.version_id == new.version_id or find_obstacles(new, run):
+    """Move the run. What has ended stands as it ended; every other join is counted anew. While anything stands in the
+    way nothing changes, and the history says what it was: somebody was told that it would be moved."""
+    if plan.version_id == new.version_id or run.status in RUN_TERMINAL:
         return None
     draft, ended = Transition(run), list[int]()
+    if (why := why_not_moved(new, find_obstacles(new, run))) is not None:
+        draft.actions.append(RefuseMove(new.version, why))
+        return draft
     draft.plan = new
     undecided = [spec.index for spec in new.tasks if run.tasks.get(spec.index, UNTOUCHED).is_untouched]
     answers = {index: count_needs(new, run, draft, index) for index in undecided}
