@@ -149,7 +149,7 @@ async def supply_output(
     state = run.task(index)
     if run.compensations is not None:
         raise ConflictError(_UNDONE, **where)
-    if any(each.status == "cancelled" for place, each in run.tasks.items() if not is_item(place)):
+    if run.was_cancelled:
         raise ConflictError(f"the run is {run.status}: rerun it first", **where)
     if not can_be_supplied(run.plan, run, index):
         why = f"task {task} is {state.status}"

@@ -21,7 +21,8 @@ States of a task, and who causes each edge
     FAILED     no try is left, or none can help                       Failed, Lost, Due; Decided rejected or expired;
                                                                       ChildTold
     SKIPPED    it will never run                                      condition false; its join
-    CANCELLED  the run was cancelled or terminated before it ended    Cancelled, Terminated
+    CANCELLED  the run was cancelled or terminated before it ended,   Cancelled, Terminated; ChildTold
+               or its child was
 The last four are terminal. Only an operator's act leads out of one: `Replayed` takes a FAILED task of a dead letter
 back to QUEUED, and the tasks that were skipped because of it back to PENDING; `Supplied` completes a FAILED task (or
 one that is open) with an output that a person gives; `Reran` takes part of a run that has ended back to where its joins
@@ -45,12 +46,13 @@ is the same. It runs as soon as its join allows that, and is skipped once it can
     any, or N      1 or N of them completed            skipped when all have ended
     always         all have ended                      never
     on_failure     all have ended, and one has failed  skipped when all have ended
-To have failed is to be FAILED, or SKIPPED because of a failure further back: such a skip says UPSTREAM_FAILED; any
-other says why it came (CONDITION_FALSE, UPSTREAM_SKIPPED, NOTHING_FAILED) and goes on as a skip. So a failure reaches
-whoever asked for it, and a false condition does not look like one. A replay takes back the skips that only this failure
-caused; what has begun stays as it is. A condition is looked at when the join allows the task to run. A run ends when
-all its tasks have: FAILED if one did, also where a task `on_failure` came after it. A cancel is no end of a need: it
-ends all tasks at once, those that were to run always too.
+To have failed is to be FAILED, CANCELLED with its child, or SKIPPED because of either further back: such a skip says
+UPSTREAM_FAILED; any other says why it came (CONDITION_FALSE, UPSTREAM_SKIPPED, NOTHING_FAILED) and goes on as a skip.
+So a failure reaches whoever asked for it, and a false condition does not look like one. A replay takes back the skips
+that only this failure caused; what has begun stays as it is. A condition is looked at when the join allows the task to
+run. A run ends when all its tasks have: FAILED if one did, also where a task `on_failure` came after it; otherwise
+CANCELLED if one was. A cancel of the run is no end of a need: it ends all tasks at once, those that were to run always
+too.
 
 A rerun takes the tasks it names and all behind them, or what failed or was cancelled and what was skipped because of
 that; the ends of the others stand. What it takes is as before its join was decided, but that no token and no attempt
@@ -106,8 +108,9 @@ decision `deadline` and `repeat` carry over what a task keeps.
 A child is a run of its own, of another workflow, that a task asks for at its turn and waits for under the token of that
 hand-out. It has a machine of its own, and neither reads or moves the other: what was asked for, and what became of it,
 are told (`StartChild`, `CancelChild`; `ChildTold`). One token asks for one child. Its end is the end of the task:
-COMPLETED with what came out of it, or FAILED, a dead letter that names it. A task that does not wait for it completes
-as soon as it has begun. Whatever is told of a child that the task does not wait for any more is stale: so a replay of
+COMPLETED with what came out of it, or FAILED, a dead letter that names it; or CANCELLED, if somebody ended it by hand:
+that is no failure, so a run is not FAILED because of it. A task that does not wait for it completes as soon as it has
+begun. Whatever is told of a child that the task does not wait for any more is stale: so a replay of
 the task asks for another child, under another token, and one that is repaired and completes after its task has failed
 changes nothing there. When the task ends before its child (a cancel, a termination, its time-out, an output that a
 person gives), the child is asked to end as well, or left alone, as the task says. A pause is of one run: children of a
@@ -150,6 +153,7 @@ from headrace.machine.actions import (
     Listen,
     NoteRound,
     Park,
+    RefuseMove,
     SetDeadline,
     SetPriority,
     SetTimer,
@@ -213,6 +217,7 @@ __all__ = [
     "Paused",
     "Plan",
     "Prioritised",
+    "RefuseMove",
     "Released",
     "Replayed",
     "Reran",

@@ -359,7 +359,7 @@ def _replayed(plan: Plan, run: RunState, event: Replayed, at: int) -> Transition
         return None
     if is_compensation(event.task):
         return _replayed_compensation(plan, run, event, task, at)
-    if run.counts.get(CANCELLED) or run.compensations is not None:
+    if run.was_cancelled or run.compensations is not None:
         return None
     if task.items is not None or (is_item(event.task) and run.task(task_of(event.task)).status is COMPLETED):
         return None  # of a map that failed, its items are replayed; of one that has completed, none any more
@@ -449,7 +449,7 @@ def _resolved(plan: Plan, run: RunState, event: Resolved, at: int) -> Transition
 
 def _supplied(plan: Plan, run: RunState, event: Supplied, at: int) -> Transition | None:
     """What runs of it is told to stop, and what waits is let go. It does not go round an approval."""
-    if not 0 <= task_of(event.task) < len(plan.tasks) or run.counts.get(CANCELLED) or run.compensations is not None:
+    if not 0 <= task_of(event.task) < len(plan.tasks) or run.was_cancelled or run.compensations is not None:
         return None
     index, task = event.task, run.task(event.task)
     if task.token != event.token or not can_be_supplied(plan, run, index):

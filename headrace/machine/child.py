@@ -7,11 +7,12 @@ import msgspec
 
 from headrace.errors import Fault, PayloadError
 from headrace.machine.actions import SetTimer, StartChild, Transition
-from headrace.machine.draft import bury, put, render_input
+from headrace.machine.draft import at_rest, bury, put, render_input
 from headrace.machine.event import ChildTold
 from headrace.machine.plan import Plan
+from headrace.machine.reason import CHILD_CANCELLED
 from headrace.machine.run_state import RunState, TaskState
-from headrace.machine.status import COMPLETED, WAITING
+from headrace.machine.status import CANCELLED, COMPLETED, WAITING
 from headrace.machine.waiting import ask_no_more
 from headrace.messages import Error
 
@@ -45,6 +46,10 @@ def is_news(plan: Plan, event: ChildTold) -> bool:
 def hear_of_child(
     plan: Plan, run: RunState, draft: Transition, event: ChildTold, task: TaskState, ended: list[int]
 ) -> None:
+    if event.outcome in ("cancelled", "terminated"):  # somebody's will, and no failure: there is nothing to repair
+        error = Error(CHILD_CANCELLED, _what_became_of_it(plan, event), retryable=False)
+        put(run, draft, event.task, at_rest(task, CANCELLED, error))
+        return ended.append(event.task)
     if event.outcome == "started":
         output = msgspec.json.encode({"run_id": event.child})
     elif event.outcome == "completed" and event.error is None:
@@ -58,17 +63,17 @@ def hear_of_child(
 def _why_it_failed(plan: Plan, event: ChildTold) -> Error:
     if event.outcome == "refused" and event.error is not None:
         return msgspec.structs.replace(event.error, retryable=False)
+    return Error("CHILD_FAILED", _what_became_of_it(plan, event), retryable=False)
+
+
+def _what_became_of_it(plan: Plan, event: ChildTold) -> str:
     child = plan.tasks[event.task].child
     what = f"run {event.child} of workflow {child.workflow if child else ''}"
     if event.error is not None:
-        message = f"{what} completed without an output: {event.error.code}: {event.error.message}"
-    elif event.outcome == "failed":
-        message = f"{what} failed"
-    elif event.outcome == "compensation_failed":
-        message = f"{what} failed, and could not undo all that it did"
-    else:
-        message = f"{what} was {event.outcome}"
-    return Error("CHILD_FAILED", message, retryable=False)
+        return f"{what} completed without an output: {event.error.code}: {event.error.message}"
+    if event.outcome == "compensation_failed":
+        return f"{what} failed, and could not undo all that it did"
+    return f"{what} failed" if event.outcome == "failed" else f"{what} was {event.outcome}"
 
 
 def child_timed_out(

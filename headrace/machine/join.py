@@ -8,13 +8,13 @@ from headrace.machine.draft import put
 from headrace.machine.plan import Plan, TaskPlan
 from headrace.machine.reason import NOTHING_FAILED, UPSTREAM_FAILED, UPSTREAM_SKIPPED
 from headrace.machine.run_state import UNTOUCHED, RunState, TaskState
-from headrace.machine.status import COMPLETED, FAILED, PENDING, SKIPPED, TERMINAL
+from headrace.machine.status import CANCELLED, COMPLETED, FAILED, PENDING, SKIPPED, TERMINAL
 from headrace.messages import Error
 
 
 def has_failed(task: TaskState) -> bool:
-    """Whether it failed, or never ran because something before it did."""
-    return task.status is FAILED or (task.status is SKIPPED and task.error == UPSTREAM_FAILED)
+    """Whether it failed, was cancelled with its child, or never ran because something before it did either."""
+    return task.status is FAILED or task.status is CANCELLED or (task.status is SKIPPED and task.error == UPSTREAM_FAILED)
 
 
 def answer_of(spec: TaskPlan, needs: Sequence[TaskState]) -> Error | None:

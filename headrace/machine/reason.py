@@ -24,6 +24,8 @@ RUN_DEADLINE: Final = Error("RUN_DEADLINE", "the run had not ended by its deadli
 ROUNDS_OVER: Final = "ROUNDS_OVER"
 """Of a repeat whose condition did not hold after the last of its rounds."""
 NOTHING_FAILED: Final = Error("NOTHING_FAILED", "none of the tasks that this one needs failed", retryable=False)
+CHILD_CANCELLED: Final = "CHILD_CANCELLED"
+"""Of a task whose child somebody ended: it is cancelled, and its run goes on with the rest."""
 DEPTH_MAX: Final = 10
 """Runs, each started by the one before. More is a workflow that goes round by way of versions which nobody saw
 together when they were published."""

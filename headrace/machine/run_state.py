@@ -16,6 +16,7 @@ from headrace.machine.place import (
     task_of,
 )
 from headrace.machine.plan import Plan, read_list
+from headrace.machine.reason import CHILD_CANCELLED
 from headrace.machine.status import TERMINAL, CompensationCounts, RunStatus, TaskStatus, derive_status
 from headrace.messages import Error
 
@@ -68,6 +69,11 @@ class TaskState(msgspec.Struct, frozen=True):
     def is_parked(self) -> bool:
         """WAITING for a person to say what became of its effect, and neither for an approval nor for an instant."""
         return self.status is TaskStatus.WAITING and self.error is not None
+
+    @property
+    def is_without_child(self) -> bool:
+        """CANCELLED because its child was, and not with its run."""
+        return self.error is not None and self.error.code == CHILD_CANCELLED
 
     @property
     def awaits_slot(self) -> bool:
@@ -250,6 +256,14 @@ class RunState:
 
     def task(self, index: int) -> TaskState:
         return self.tasks.get(index, UNTOUCHED)
+
+    @property
+    def was_cancelled(self) -> bool:
+        """Whether the run as a whole was, and not only a task with its child. Looks at all tasks if any was."""
+        return bool(self.counts.get(TaskStatus.CANCELLED)) and any(
+            task.status is TaskStatus.CANCELLED and index < ITEMS_MAX and not task.is_without_child
+            for index, task in self.tasks.items()
+        )
 
     def has_put_away(self, index: int) -> bool:
         """Whether it may be an item of a map that has completed: those are not loaded again."""

@@ -13,6 +13,7 @@ from typing import Final
 from headrace.instant import format_instant
 from headrace.machine import RunStatus, TaskStatus
 from headrace.machine.place import is_compensation, is_item, task_of
+from headrace.machine.reason import CHILD_CANCELLED
 from headrace.machine.status import RUN_TERMINAL
 from state.explain.cause import NAMES_MAX, Act, Cause, Code, Kind, Object
 from state.explain.engine import causes_in_engine
@@ -93,7 +94,11 @@ def _run_ended(facts: Facts) -> Iterator[Cause]:
     if facts.status is RunStatus.COMPLETED:
         yield Cause(Code.RUN_COMPLETED, "The run has completed.", run, never, facts.changed_at)
     elif facts.status is RunStatus.CANCELLED:
-        yield Cause(Code.RUN_CANCELLED, f"The run was cancelled{by_whom(facts.stop)}.", run, never, facts.changed_at)
+        without = _first_without_child(facts) if facts.stop is None else None
+        how = by_whom(facts.stop) if without is None else f": task {name_of(facts, without)} was, with its child"
+        yield Cause(Code.RUN_CANCELLED, f"The run was cancelled{how}.", run, never, facts.changed_at)
+        if without is not None:
+            yield from causes_of_ended_task(facts, without)
     elif facts.status is RunStatus.TERMINATED:
         text = f"The run was terminated{by_whom(facts.stop)}."
         yield Cause(Code.RUN_TERMINATED, text, run, never, facts.changed_at)
@@ -112,6 +117,11 @@ def _run_ended(facts: Facts) -> Iterator[Cause]:
             yield Cause(Code.RUN_CANCELLED, text, run, never, facts.stop.at)
 
 
+def _first_without_child(facts: Facts) -> int | None:
+    """Of the tasks that were cancelled since their children were."""
+    return next((i for i, task in facts.tasks.items() if task.error and task.error.code == CHILD_CANCELLED), None)
+
+
 def _first_failed(facts: Facts) -> int | None:
     """Of the tasks of the graph."""
     failed = (i for i, task in facts.tasks.items() if task.status is TaskStatus.FAILED and not is_compensation(i))
@@ -124,6 +134,8 @@ def _why_undone(facts: Facts) -> str:
         return "The run had not ended by its deadline"
     if failed is not None:
         return f"The run has failed: task {name_of(facts, failed)} failed first"
+    if facts.stop is None and (without := _first_without_child(facts)) is not None:
+        return f"The run was cancelled: task {name_of(facts, without)} was, with its child"
     return f"The run was cancelled{by_whom(facts.stop)}"
 
 

@@ -8,6 +8,7 @@ from typing import assert_never
 from headrace.instant import format_instant
 from headrace.machine import RunStatus, TaskStatus
 from headrace.machine.place import compensation_of, is_compensation, is_item, task_of
+from headrace.machine.reason import CHILD_CANCELLED
 from state.explain.cause import NAMES_MAX, Act, Cause, Code, Object
 from state.explain.facts import Facts, Failure, Items, Pause, Question, Queue, Session, TaskFacts
 from state.explain.pool import awaits_slot
@@ -705,11 +706,16 @@ def causes_of_ended_task(facts: Facts, index: int) -> Iterator[Cause]:
         if code.startswith("UPSTREAM"):
             failed = [t for i, t in facts.tasks.items() if i != index and t.status is TaskStatus.FAILED]
             yield from (_failed(facts, each) for each in failed[:1])
+            without = [i for i, t in facts.tasks.items() if i != index and t.error and t.error.code == CHILD_CANCELLED]
+            for each in without[:1] if not failed else ():
+                yield from causes_of_ended_task(facts, each)
     elif status is TaskStatus.CANCELLED:
         how = "terminated" if facts.status is RunStatus.TERMINATED else "cancelled"
         text = f"Task {name} was {how} with its run{by_whom(facts.stop)}."
         if task is not None and task.error is not None and task.error.code == "RUN_DEADLINE":
             text = f"Task {name} was cancelled at the deadline of its run."
+        if task is not None and task.error is not None and task.error.code == CHILD_CANCELLED:
+            text, never = f"Task {name} was cancelled: {task.error.message}.", "a rerun, once its run has ended"
         if task is not None and is_item(index) and facts.stop is None and task.error is not None:
             text = f"Item {name} was cancelled: {task.error.message}."
         yield holding_up(facts, index, Cause(Code.TASK_CANCELLED, text, this, never, at))

@@ -764,12 +764,14 @@ CREATE VIEW replay_outcome AS
   -- A cancel that reached the run before the replay did, or the end of it, behind which it is undone: the task stays as it is, failed.
   LEFT JOIN LATERAL (
     SELECT true AS overtook FROM task x
-    WHERE x.run_id = d.run_id AND (x.status = 'cancelled' AND x.task < 10000 OR x.task >= 200000000) AND t.token = d.token
-      AND d.task < 200000000 LIMIT 1) c ON true
+    WHERE x.run_id = d.run_id AND (x.status = 'cancelled' AND x.task < 10000 AND x.error ->> 'code' IS DISTINCT FROM 'CHILD_CANCELLED'
+                                 OR x.task >= 200000000)
+      AND t.token = d.token AND d.task < 200000000 LIMIT 1) c ON true
   WHERE d.status = 'replayed';
 
 -- What became of what a bulk asked for: 'pending' until that is applied; then how the run stands, or 'overtaken' when it had moved on before it
--- came, so that it changed nothing; 'gone' when the retention has removed it since. Of a letter, what became of its replay.
+-- came, so that it changed nothing; 'stayed' when something stood in the way of a move, which the run's history names;
+-- 'gone' when the retention has removed it since. Of a letter, what became of its replay.
 CREATE VIEW bulk_item_later AS
   SELECT i.bulk_id, i.position, i.act, i.item_id, i.outcome, i.reason, i.done_at,
          CASE WHEN i.outcome IS DISTINCT FROM 'done' THEN NULL
@@ -777,7 +779,10 @@ CREATE VIEW bulk_item_later AS
               WHEN r.run_id IS NULL THEN 'gone'
               WHEN EXISTS (SELECT FROM inbox q WHERE q.inbox_id = i.inbox_id AND q.applied_at IS NULL) THEN 'pending'
               WHEN NOT EXISTS (
-                SELECT FROM history h WHERE h.run_id = i.item_id AND h.row_version > i.row_version AND h.kind = k.kind) THEN 'overtaken'
+                SELECT FROM history h WHERE h.run_id = i.item_id AND h.row_version > i.row_version AND h.kind = k.kind)
+              THEN CASE WHEN i.act = 'migrate' AND EXISTS (
+                     SELECT FROM history h WHERE h.run_id = i.item_id AND h.row_version > i.row_version AND h.kind = 'migration_refused')
+                   THEN 'stayed' ELSE 'overtaken' END
               WHEN i.act = 'rerun' AND r.status = 'failed' THEN 'failed_again'
               ELSE r.status::text END AS later
   FROM bulk_item i

@@ -48,7 +48,7 @@ WHERE dead_letter_id = ANY(%(ids)s) AND namespace = %(namespace)s AND status = '
 -- name: find_task_state
 -- What a replay would meet.
 SELECT r.attention, EXISTS (
-         SELECT FROM task c WHERE c.run_id = r.run_id AND c.status = 'cancelled' 
+         SELECT FROM task c WHERE c.run_id = r.run_id AND c.status = 'cancelled' AND c.error ->> 'code' IS DISTINCT FROM 'CHILD_CANCELLED'
            AND (c.task < 10000 AND %(task)s < 200000000 OR c.task >= 200000000 AND %(task)s >= 200000000)),
        t.status::text, t.token,
        EXISTS (SELECT FROM task m WHERE m.run_id = r.run_id AND m.task = %(task)s / 10000 - 1 AND %(task)s < 200000000 AND m.status = 'completed'),

@@ -491,7 +491,7 @@ CROSS JOIN LATERAL (
   WHERE d.run_id = given.run_id AND d.kind = 'task' AND d.status = 'replayed' AND t.withheld IS NULL AND t.status <> 'pending'
     AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = d.run_id AND i.kind = 'replayed' AND i.applied_at IS NULL)
     AND (d.task >= 200000000 OR NOT EXISTS (
-      SELECT FROM task c WHERE c.run_id = d.run_id AND (c.status = 'cancelled' AND c.task < 10000 OR c.task >= 200000000)))
+      SELECT FROM task c WHERE c.run_id = d.run_id AND (c.status = 'cancelled' AND c.task < 10000 AND c.error ->> 'code' IS DISTINCT FROM 'CHILD_CANCELLED' OR c.task >= 200000000)))
   UNION ALL
   SELECT 'dead letter ' || d.dead_letter_id || ': came of the replay of ' || d.replay_of || ', which was not replayed'
   FROM dead_letter d LEFT JOIN dead_letter o ON o.dead_letter_id = d.replay_of

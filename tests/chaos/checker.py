@@ -264,6 +264,7 @@ def _differs(facts: Facts, key: Key) -> str | None:
             return None if said_no or (*key, task["token"]) in buried else "failed without a dead letter"
         case "cancelled":
             asked = any(row["kind"] in STOPS or _is_deadline_of_run(row) for row in facts.history[key[0]])
+            asked |= any((row["detail"] or {}).get("outcome") in STOPS for row in facts.of_task(key, "child_told"))
             return None if asked else "cancelled, and nobody asked for it"
         case _:
             return None

@@ -115,6 +115,8 @@ async def test_a_child_runs_and_its_task_goes_on_with_what_came_out_of_it(family
     assert await family.sweep() == 0, "it is started once"
     assert family.row() == ("started", True, True, True)
     assert family.query("SELECT input, trigger_source FROM run WHERE run_id = %s", child) == [({"sum": 7}, "child")]
+    starter = "SELECT actor, detail ->> 'parent' FROM history WHERE run_id = %s AND kind = 'started'"
+    assert family.query(starter, child) == [("ada", run_id)], "who started the parent has asked for this run, too"
     assert await family.wrong() == []
     await family.apply(family.succeeded(child, output=b'"no. 7"'))
     assert family.row()[0] == "completed"
@@ -316,6 +318,29 @@ async def test_b90_a_chain_of_children_ends_at_the_depth_limit(family: Family):
     assert family.query("SELECT DISTINCT status::text FROM run") == [("failed",)]
     codes = "SELECT code, count(*) FROM dead_letter GROUP BY code ORDER BY code"
     assert family.query(codes) == [("CHILD_FAILED", 10), ("CHILD_TOO_DEEP", 1)]
+    assert await family.wrong() == []
+
+
+async def test_b52_a_parent_whose_child_was_cancelled_is_cancelled_and_sound(family: Family):
+    run_id = await family.waits()
+    await family.sweep()
+    child = family.child(run_id)
+    async with await psycopg.AsyncConnection.connect(family.dsn) as connection:
+        await cancel_run(connection, family.store, UUID(child), reason="", actor="ada")
+    await family.say_all()
+    await family.say_all()
+    assert (family.status(child), family.status(run_id)) == ("cancelled", "cancelled")
+    assert family.error(run_id) == ("CHILD_CANCELLED", f"run {child} of workflow invoice was cancelled")
+    assert family.query("SELECT count(*) FROM dead_letter") == [(0,)]
+    assert await family.wrong() == []
+    async with await psycopg.AsyncConnection.connect(family.dsn) as connection:
+        await rerun(connection, family.store, family.plans, UUID(run_id), [], input=None, row_version=None,
+                    reason="", actor="ada")  # fmt: skip
+    await family.say_all()
+    await family.sweep()
+    await family.apply(family.succeeded(family.child(run_id, 2)))
+    await family.say_all()
+    assert states(family, run_id) == ["completed", "completed", "queued"]
     assert await family.wrong() == []
 
 

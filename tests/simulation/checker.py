@@ -369,9 +369,13 @@ class Checker:
                 self.say(f"I13 {where} is {row['status']}, its run is {run['status']}")
             if run is not None and row["cancel_asked_at"] is None and run["status"] == "cancelled":
                 self.say(f"I16 {where} was cancelled, and nobody asked for that")
-            if task["token"] != key[2] or not row["is_awaited"] or task["status"] not in ("completed", "failed"):
+            if task["token"] != key[2] or not row["is_awaited"] or task["status"] not in ENDS:
                 continue
             code = msgspec.json.decode(task["error"] or b"{}").get("code")
+            if code == "CHILD_CANCELLED" and row["status"] not in ("cancelled", "terminated"):
+                self.say(f"I9 {where} is {row['status']}, its task {task['status']} ({code})")
+            if task["status"] not in ("completed", "failed"):
+                continue
             if (task["status"] == "completed") != (row["status"] == "completed") and code != "TIMEOUT":
                 self.say(f"I5 {where} is {row['status']}, its task {task['status']} ({code})")
 

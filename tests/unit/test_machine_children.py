@@ -1,5 +1,7 @@
 """Children: what a task asks for, what it is told, and who needs whom no more."""
 
+import itertools
+
 import msgspec
 import pytest
 
@@ -10,6 +12,8 @@ from headrace.machine import (
     CancelChild,
     ChildTold,
     ClearTimer,
+    Finish,
+    Reran,
     RunStatus,
     SetTimer,
     StartChild,
@@ -17,8 +21,9 @@ from headrace.machine import (
 )
 from headrace.machine.child import refuse_input
 from headrace.machine.plan import ChildPlan, Plan, TaskPlan
+from headrace.machine.reason import UPSTREAM_FAILED
 from headrace.messages import Due, Error
-from tests.unit.machine_model import NONCE, SECOND, Trial, task
+from tests.unit.machine_model import HOPELESS, NONCE, SECOND, Trial, task
 
 OTHER = ChildPlan("other")
 LOOSE = ChildPlan("other", is_cancelled_with_task=False)
@@ -48,14 +53,78 @@ def test_a_task_asks_for_its_child_and_takes_what_came_out_of_it():
 
 
 @pytest.mark.parametrize(
-    ("outcome", "said"), [("failed", "failed"), ("cancelled", "was cancelled"), ("terminated", "was terminated")]
+    ("outcome", "said"),
+    [
+        ("failed", "failed"),
+        ("compensated", "was compensated"),
+        ("compensation_failed", "failed, and could not undo all that it did"),
+    ],
 )
-def test_a_child_that_does_not_complete_fails_its_task_and_is_named(outcome: str, said: str):
+def test_a_child_that_fails_fails_its_task_and_is_named(outcome: str, said: str):
     trial = waiting()
     assert trial.tell_child("kid", outcome)
     (buried,) = (action for action in trial.told if isinstance(action, BuryTask))
     assert (buried.error.code, buried.error.message) == ("CHILD_FAILED", f"run run-2 of workflow other {said}")
     assert trial.states["after"] == "skipped"
+
+
+@pytest.mark.parametrize("outcome", ["cancelled", "terminated"])
+def test_a_child_that_was_ended_by_hand_cancels_its_task_and_is_no_dead_letter(outcome: str):
+    trial = waiting()
+    assert trial.tell_child("kid", outcome)
+    assert trial.state("kid").error == Error(
+        "CHILD_CANCELLED", f"run run-2 of workflow other was {outcome}", retryable=False
+    )
+    assert not any(isinstance(action, BuryTask) for action in trial.told)
+    assert trial.states == {"before": "completed", "kid": "cancelled", "after": "skipped"}
+    assert trial.told[-1] == Finish(RunStatus.CANCELLED)
+    trial.restart()
+    assert trial.tell(Reran(trial.run.row_version))
+    assert trial.told == [StartChild(1, 2, b'{"n":1}')], "another one"
+    assert trial.tell_child("kid", "completed", b"1")
+    assert trial.states["after"] == "queued"
+
+
+@pytest.mark.parametrize("others", [*itertools.product(("completed", "failed", "cancelled"), repeat=2)])
+def test_b52_a_run_is_failed_by_a_failure_and_cancelled_by_a_cancel_alone(others: tuple[str, str]):
+    ends = (*others, "cancelled")
+    for order in set(itertools.permutations(range(3))):
+        trial = Trial(*(task(f"kid{index}", run=None, child=OTHER) for index in range(3)))
+        for index in order:
+            assert trial.tell_child(f"kid{index}", ends[index])
+        assert trial.states == {f"kid{index}": end for index, end in enumerate(ends)}
+        assert trial.status is (RunStatus.FAILED if "failed" in ends else RunStatus.CANCELLED)
+
+
+def test_what_comes_behind_a_cancelled_child_is_what_comes_behind_a_failure():
+    trial = Trial(
+        task("kid", run=None, child=OTHER),
+        task("goes", "kid"),
+        task("always", "kid", join="always"),
+        task("mend", "kid", join="on_failure"),
+        task("lone"),
+    )
+    assert trial.tell_child("kid", "cancelled")
+    assert trial.states == {
+        "kid": "cancelled", "goes": "skipped", "always": "queued", "mend": "queued", "lone": "queued",
+    }  # fmt: skip
+    assert trial.state("goes").error == UPSTREAM_FAILED
+    assert trial.status is RunStatus.RUNNING
+
+
+def test_in_a_run_with_a_cancelled_child_a_failure_is_replayed_and_an_output_given_as_ever():
+    trial = Trial(task("kid", run=None, child=OTHER), task("a"), task("b"))
+    assert trial.tell_child("kid", "cancelled")
+    assert trial.fail("a", HOPELESS)
+    assert trial.replay("a")
+    assert trial.tell(Supplied(2, 1, b"1"))
+    assert trial.succeed("a")
+    assert trial.status is RunStatus.CANCELLED
+    trial = Trial(task("kid", run=None, child=OTHER), task("a"), task("b"))
+    assert trial.tell_child("kid", "cancelled")
+    assert trial.fail("a", HOPELESS)
+    assert trial.cancel()
+    assert not trial.replay("a"), "a cancelled run stays cancelled"
 
 
 def test_a_child_that_completes_without_its_output_fails_its_task():

@@ -284,6 +284,7 @@ OF_A_TASK["child_started"] = lambda task, token: ChildTold(task, token, "run-2",
 OF_A_TASK["child_refused"] = lambda task, token: ChildTold(task, token, "run-2", "refused", error=NO_SUCH)
 OF_A_TASK["child_completed"] = lambda task, token: ChildTold(task, token, "run-2", "completed", b"7")
 OF_A_TASK["child_failed"] = lambda task, token: ChildTold(task, token, "run-2", "failed")
+OF_A_TASK["child_cancelled"] = lambda task, token: ChildTold(task, token, "run-2", "cancelled")
 OF_A_RUN: dict[str, MachineEvent] = {
     "signalled": Signalled("signal-1", "news", b"7", None, "ada", START),
     "other_signal": Signalled("signal-1", "olds", b"7", None, "ada", START),
@@ -340,6 +341,7 @@ child_started    .          .          .          .          .          .       
 child_refused    .          .          .          .          .          .          .          .        .         .        .
 child_completed  .          .          .          .          .          .          .          .        .         .        .
 child_failed     .          .          .          .          .          .          .          .        .         .        .
+child_cancelled  .          .          .          .          .          .          .          .        .         .        .
 signalled        =          =          =          =          =          =          =          =        =         =        .
 other_signal     =          =          =          =          =          =          =          =        =         =        .
 cancelled        cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =          =        =         =        .
@@ -389,6 +391,7 @@ child_started    .          .          .          .          .          .       
 child_refused    .          .          .          .          .          .          .          .          .          .          .
 child_completed  .          .          .          .          .          .          .          .          .          .          .
 child_failed     .          .          .          .          .          .          .          .          .          .          .
+child_cancelled  .          .          .          .          .          .          .          .          .          .          .
 signalled        =          =          =          =          =          =          =          =          completed  completed  =
 other_signal     =          =          =          =          =          =          =          =          =          =          =
 cancelled        cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =
@@ -438,6 +441,7 @@ child_started    .            .             .
 child_refused    .            .             .
 child_completed  .            .             .
 child_failed     .            .             .
+child_cancelled  .            .             .
 signalled        =            =             =
 other_signal     =            =             =
 cancelled        cancelled    cancelled     =
@@ -489,6 +493,7 @@ child_started    .          completed
 child_refused    failed     failed
 child_completed  completed  completed
 child_failed     failed     failed
+child_cancelled  cancelled  cancelled
 signalled        =          =
 other_signal     =          =
 cancelled        cancelled  cancelled
@@ -538,6 +543,7 @@ child_started    .          .
 child_refused    .          .
 child_completed  .          .
 child_failed     .          .
+child_cancelled  .          .
 signalled        =          =
 other_signal     =          =
 cancelled        cancelled  cancelled
@@ -840,6 +846,7 @@ ASKED_FOR: dict[tuple[str, str], Told] = {
     ("child", "child_refused"): (0, 1, None, {"after": "skipped"}, [CLEAR, BuryTask(SUBJECT, 1, 0, NO_SUCH)]),
     ("child", "child_completed"): (0, 1, None, {"after": "queued"}, [CLEAR, ONWARD]),
     ("child", "child_failed"): (0, 1, None, {"after": "skipped"}, [CLEAR, BuryTask(SUBJECT, 1, 0, IT_FAILED)]),
+    ("child", "child_cancelled"): (0, 1, None, {"after": "skipped"}, [CLEAR]),
     ("child", "wait_due"): (
         0, 1, None, {"after": "skipped"}, [CLEAR, CancelChild(SUBJECT, 1), BuryTask(SUBJECT, 1, 0, TOO_LONG)],
     ),
@@ -848,6 +855,7 @@ ASKED_FOR: dict[tuple[str, str], Told] = {
     ("detached", "child_refused"): (0, 1, None, {"after": "skipped"}, [CLEAR, BuryTask(SUBJECT, 1, 0, NO_SUCH)]),
     ("detached", "child_completed"): (0, 1, None, {"after": "queued"}, [CLEAR, ONWARD]),
     ("detached", "child_failed"): (0, 1, None, {"after": "skipped"}, [CLEAR, BuryTask(SUBJECT, 1, 0, IT_FAILED)]),
+    ("detached", "child_cancelled"): (0, 1, None, {"after": "skipped"}, [CLEAR]),
     ("detached", "wait_due"): (0, 1, None, {"after": "skipped"}, [CLEAR, BuryTask(SUBJECT, 1, 0, TOO_LONG)]),
     ("detached", "cancelled"): (0, 1, None, ALL_CANCELLED, [CLEAR, *END_OF_RUN]),
     # -- an instant has to come

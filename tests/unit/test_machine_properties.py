@@ -112,7 +112,7 @@ def may_run(plan: Plan, run: RunState, index: int) -> bool | None:
     """What a task's join says now, told again in other words; None: it waits."""
     join, needs = plan.tasks[index].join, [run.task(need) for need in plan.tasks[index].needs]
     completed = sum(need.status is TaskStatus.COMPLETED for need in needs)
-    failed = sum(need.status is TaskStatus.FAILED or need.error == UPSTREAM_FAILED for need in needs)
+    failed = sum(need.status in (TaskStatus.FAILED, TaskStatus.CANCELLED) or need.error == UPSTREAM_FAILED for need in needs)
     are_over = all(need.status in TERMINAL for need in needs)
     if join == "all":
         return True if completed == len(needs) else False if failed or are_over else None

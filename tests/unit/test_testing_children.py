@@ -75,6 +75,22 @@ def test_a_cancel_of_the_parent_ends_its_child_or_leaves_it():
     assert (run.status, run.child("bill").status) == ("terminated", "completed")
 
 
+@pytest.mark.parametrize(("other", "ends"), [("completes", "cancelled"), ("fails", "failed")])
+def test_b52_a_child_that_an_operator_cancels_cancels_its_parent_and_a_failure_fails_it(other: str, ends: str):
+    parent = "name: p\ntasks:\n"
+    parent += "".join(f"  {name}: {{ workflow: invoice, with: {{ sum: 1 }} }}\n" for name in ("one", "two"))
+    harness = order(parent=parent, fails=1 if other == "fails" else 0)
+    run = harness.start()
+    run.child("two").cancel("not needed", by="ada")
+    assert (run.tasks["two"], run.status) == ("cancelled", "waiting")
+    assert run.task("two").error == f"CHILD_CANCELLED: run {run.child('two').run_id} of workflow invoice was cancelled"
+    harness.run_until_idle()
+    assert run.status == ends
+    run.rerun()
+    harness.run_until_idle()
+    assert run.status == "completed"
+
+
 def test_a_time_out_fails_the_task_and_ends_the_child():
     harness = order()
     run = harness.start()
