@@ -21,8 +21,10 @@ from state.control import (
     Prospect,
     foresee_rerun,
     pause_run,
+    pause_task,
     rerun,
     resume_run,
+    resume_task,
     supply_output,
     terminate_run,
 )
@@ -100,6 +102,30 @@ async def rerun_run(run_id: str, request: Request, wired: Wired) -> Response:
 
 
 @router.post(
+    "/tasks/{task_id}/pause",
+    status_code=202,
+    responses=answers({202: Accepted}, 404, 408, 409, 413, 415),
+    openapi_extra=body(ReasonBody, required=False),
+)
+async def pause_one(task_id: str, request: Request, wired: Wired) -> Response:
+    """Let nothing new of a task begin, nor of the items of a map. What was handed out goes on to its end, and so do the
+    rest of the run and what waits; its retries wait until somebody resumes it.
+    """
+    return await _ask_of_task(task_id, request, wired, pause_task)
+
+
+@router.post(
+    "/tasks/{task_id}/resume",
+    status_code=202,
+    responses=answers({202: Accepted}, 404, 408, 409, 413, 415),
+    openapi_extra=body(ReasonBody, required=False),
+)
+async def resume_one(task_id: str, request: Request, wired: Wired) -> Response:
+    """End the pause of a task: what it withheld begins."""
+    return await _ask_of_task(task_id, request, wired, resume_task)
+
+
+@router.post(
     "/tasks/{task_id}/skip",
     status_code=202,
     responses=answers({202: Accepted}, 404, 408, 409, 413, 415),
@@ -171,6 +197,20 @@ def _again(run: StoredRun, each: Foreseen) -> RerunTask:
     key = None if spec.run is None else effect_key(run.key.decode(), spec.name, None if spec.repeat is None else 0)
     key = None if spec.map is not None else key
     return RerunTask(spec.name, state.status, state.attempt, each.then, each.effect, each.protected_by, key, each.items)
+
+
+async def _ask_of_task(
+    task_id: str, request: Request, wired: Wiring, act_on: Callable[..., Awaitable[None]]
+) -> Response:
+    id_, task = parse_task_id(task_id)
+    asked, content = await read(request, ReasonBody)
+    who = actor(request)
+
+    async def act(connection: Connection) -> Answer:
+        await act_on(connection, wired.store, wired.plans, id_, task, reason=asked.reason, actor=who)
+        return answer(Accepted(str(id_), accepted=True), 202)
+
+    return await perform(wired, request, content, act)
 
 
 async def _ask(run_id: str, request: Request, wired: Wiring, act_on: Callable[..., Awaitable[None]]) -> Response:

@@ -1,7 +1,6 @@
 """Tasks and their attempts."""
 
 from typing import Annotated
-from uuid import UUID
 
 import msgspec
 from fastapi import APIRouter, Query, Request
@@ -44,7 +43,7 @@ async def list_of_run(run_id: str, wired: Wired, limit: Limit = 50, page: PageTo
     if rows and rows[0].total > len(rows):  # large outputs cut the page
         specs = plan.tasks[first : rows[-1].task + 1]
     by_index = {row.task: row for row in rows}
-    items = [_task(run.run_id, plan, spec.index, by_index.get(spec.index)) for spec in specs]
+    items = [_task(run, plan, spec.index, by_index.get(spec.index)) for spec in specs]
     end = first + len(specs)
     return reply(TaskPage(items, token(end - 1) if specs and end < len(plan.tasks) else None))
 
@@ -63,7 +62,7 @@ async def get(task_id: str, wired: Wired) -> Response:
             raise NotFoundError(
                 f"task {name} is not undone: its run has not failed, or it did nothing", task_id=task_id
             )
-        task = _task(run.run_id, plan, place, row)
+        task = _task(run, plan, place, row)
         if row is not None and row.token and plan.at(place).run is not None:
             task.input = await _input(connection, run, plan, row)
     return reply(task)
@@ -83,7 +82,7 @@ async def list_of_map(
         rows = await list_items(connection, run.run_id, place, after=after, status=status, limit=limit)
         last = item_of(rows[-1].task) if rows else None
         more = last is not None and await list_items(connection, run.run_id, place, after=last, status=status, limit=1)
-    items = [_task(run.run_id, plan, row.task, row) for row in rows]
+    items = [_task(run, plan, row.task, row) for row in rows]
     return reply(ItemPage(items, token(last) if more else None, _counts(of_map[0]) if of_map else None))
 
 
@@ -147,12 +146,12 @@ async def find_task(wiring: Wiring, connection: Connection, task_id: str) -> tup
     return run, plan, place
 
 
-def _task(run_id: UUID, plan: Plan, place: int, row: TaskRow | None) -> Task:
+def _task(run: RunRow, plan: Plan, place: int, row: TaskRow | None) -> Task:
     """row: None while the task was never touched."""
     spec, name = plan.at(place), plan.name_of(place)
     return Task(
-        task_id=f"{run_id}.{name}",
-        run_id=str(run_id),
+        task_id=f"{run.run_id}.{name}",
+        run_id=str(run.run_id),
         name=name,
         index=spec.index,
         run=spec.run,
@@ -175,6 +174,7 @@ def _task(run_id: UUID, plan: Plan, place: int, row: TaskRow | None) -> Task:
         rounds=row.rounds if row else 0,
         workflow=None if spec.child is None else spec.child.workflow,
         compensation=TaskStatus(row.compensation) if row and row.compensation else None,
+        is_paused=not is_compensation(place) and task_of(place) in (run.paused_tasks or ()),
     )
 
 

@@ -263,6 +263,19 @@ def resume(run_id: str, reason: str = "") -> Flow[None]:
     yield from _write(f"/runs/{_part(run_id)}/resume", msgspec.json.encode({"reason": reason}), object)
 
 
+def pause_task(run_id: str, task: str, reason: str = "") -> Flow[None]:
+    """Let nothing new of a task begin; what was handed out of it goes on. Raises ConflictError when it has ended, or is
+    paused."""
+    path = f"/tasks/{_part(f'{run_id}.{task}')}/pause"
+    yield from _write(path, msgspec.json.encode({"reason": reason}), object)
+
+
+def resume_task(run_id: str, task: str, reason: str = "") -> Flow[None]:
+    """End the pause of a task. Raises ConflictError when it is not paused by itself."""
+    path = f"/tasks/{_part(f'{run_id}.{task}')}/resume"
+    yield from _write(path, msgspec.json.encode({"reason": reason}), object)
+
+
 def pause_workflow(workflow: str, reason: str = "") -> Flow[None]:
     """Pause all runs of a workflow, those that are started from now on, too. Raises ConflictError when it is paused."""
     yield from _write(f"/workflows/{_part(workflow)}/pause", msgspec.json.encode({"reason": reason}), object)

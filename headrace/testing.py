@@ -49,6 +49,7 @@ from headrace.machine import (
     Finish,
     FreeSlot,
     Grant,
+    HoldTasks,
     KeepOutput,
     KeepSignal,
     Listen,
@@ -90,7 +91,7 @@ from headrace.machine.child import refuse_input
 from headrace.machine.event import PRIORITY_MAX
 from headrace.machine.place import RUN, compensation_of, is_compensation, is_item, items_of, task_of
 from headrace.machine.reason import DEPTH_MAX, TOO_DEEP
-from headrace.machine.status import PAUSED, RUN_TERMINAL
+from headrace.machine.status import PAUSED, RUN_TERMINAL, TASKS_PAUSED, TERMINAL
 from headrace.messages import (
     PAYLOAD_BYTES_MAX,
     Admitted,
@@ -492,15 +493,25 @@ class HarnessRun:
             raise ConflictError(f"the run is {self.status} already", run_id=self.run_id)
         self._act(Terminated(reason, by))
 
-    def pause(self, reason: str = "", *, by: str = "") -> None:
-        """Let nothing new begin; what runs and what waits goes on. Raises ConflictError when it is paused, or has
-        ended."""
+    def pause(self, reason: str = "", *, by: str = "", task: str | None = None) -> None:
+        """Let nothing new begin; what runs and what waits goes on. task: of this one only. Raises ConflictError when it
+        is paused, or has ended."""
+        if task is not None:
+            index, state = self._run.place(task), self._run.state
+            if state.task(index).status in TERMINAL or index in state.paused:
+                raise ConflictError(f"task {task} is {state.task(index).status}, or paused already", task=task)
+            return self._act(Paused(TASKS_PAUSED, reason, by, index))
         if self.status in RUN_TERMINAL or self._run.state.control & PAUSED:
             raise ConflictError(f"the run is {self.status} already", run_id=self.run_id)
         self._act(Paused(PAUSED, reason, by))
 
-    def resume(self, reason: str = "", *, by: str = "") -> None:
-        """End a pause: what it withheld begins. Raises ConflictError when it is not paused."""
+    def resume(self, reason: str = "", *, by: str = "", task: str | None = None) -> None:
+        """End a pause, or that of a task: what it withheld begins. Raises ConflictError when it is not paused."""
+        if task is not None:
+            index = self._run.place(task)
+            if index not in self._run.state.paused:
+                raise ConflictError(f"task {task} is not paused by itself", task=task)
+            return self._act(Resumed(TASKS_PAUSED, reason, by, index))
         if not self._run.state.control & PAUSED:
             raise ConflictError(f"the run is {self.status}, and not paused", run_id=self.run_id)
         self._act(Resumed(PAUSED, reason, by))
@@ -620,7 +631,11 @@ class _Engine:
 
     def delegations_to(self, name: str) -> list[Delegated]:
         """What has been delegated to them, now."""
-        return [Delegated(each.from_name, each.made_by) for each in self.delegations if each.to == name and each.starts <= self.at < each.ends]
+        return [
+            Delegated(each.from_name, each.made_by)
+            for each in self.delegations
+            if each.to == name and each.starts <= self.at < each.ends
+        ]
 
     def start(self, input: bytes, by: str, priority: int) -> "_Run":
         run = _Run(self, self._new_id(), self._workflows[self.workflow.name][1], input, by, priority)
@@ -991,6 +1006,7 @@ class _Run:
                 | NoteRound()
                 | KeepSignal()
                 | TakeSlot()
+                | HoldTasks()
             ):
                 pass  # in the history already, or true of the run as it stands
             case _:
@@ -1031,7 +1047,8 @@ class _Run:
             case Terminated():
                 self._note("terminated", detail=event.reason)
             case Paused() | Resumed():
-                self._note("paused" if isinstance(event, Paused) else "resumed", detail=event.reason)
+                kind = "paused" if isinstance(event, Paused) else "resumed"
+                self._note(kind, event.task if event.scope == TASKS_PAUSED else None, detail=event.reason)
             case Prioritised():
                 self._note("prioritised", detail=str(event.priority))
             case Admitted():

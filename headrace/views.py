@@ -191,6 +191,8 @@ class Task(msgspec.Struct, frozen=True):
     """Of a repeat: how many have ended."""
     compensation: str | None = None
     """How far its run has undone it; None while it does not."""
+    is_paused: bool = False
+    """By itself: nothing new of it begins until it is resumed, and what was handed out goes on."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -535,7 +537,7 @@ class BulkItem(msgspec.Struct, frozen=True):
     reason: str | None = None
     done_at: datetime | None = None
     later: str | None = None
-    """What became of it: how the run stands now; pending, overtaken, failed_again or gone."""
+    """What became of it: how the run stands now; pending, overtaken, stayed, failed_again or gone."""
 
 
 class BulkReplay(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from headrace.machine.migration import why_not_paused
 from headrace.machine.place import is_item
 from headrace.machine.rerun import Foreseen
 from headrace.machine.rerun import foresee as foresee_tasks
-from headrace.machine.status import PAUSED, PAUSES, RUN_TERMINAL
+from headrace.machine.status import PAUSED, PAUSES, RUN_TERMINAL, TASKS_PAUSED, TERMINAL
 from state.plans import Plans
 from state.queries.rows import Connection, fetch, fetch_one
 from state.requests import request
@@ -125,6 +125,52 @@ async def _check(connection: Connection, store: Store, act: Act, run_id: UUID) -
     why = why_not(act, run)
     if why is not None:
         raise ConflictError(why, run_id=str(run_id), status=run.status)
+
+
+# == one task ==========================================================================================================
+async def pause_task(
+    connection: Connection, store: Store, plans: Plans, run_id: UUID, task: str, *, reason: str, actor: str
+) -> None:
+    """Ask that nothing new of a task begin; what was handed out of it goes on. Raises NotFoundError, and ConflictError
+    when it has ended, or is paused."""
+    run, index = await _find_task(connection, store, plans, run_id, task)
+    status, where = run.task(index).status, {"run_id": str(run_id), "task": task}
+    if run.status in RUN_TERMINAL:
+        raise ConflictError(f"the run is {run.status} already", **where)
+    if status in TERMINAL:
+        raise ConflictError(f"task {task} is {status} already", **where)
+    if index in run.paused:
+        raise ConflictError(f"task {task} is paused already", **where)
+    body = {"scope": TASKS_PAUSED, "task": index, "reason": reason}
+    await request(connection, store, str(run_id), "paused", body, actor)
+
+
+async def resume_task(
+    connection: Connection, store: Store, plans: Plans, run_id: UUID, task: str, *, reason: str, actor: str
+) -> None:
+    """Ask that the pause of a task end. Raises NotFoundError, and ConflictError when it is not paused by itself."""
+    run, index = await _find_task(connection, store, plans, run_id, task)
+    if index not in run.paused:
+        why = f"task {task} is not paused by itself"
+        why += ": its run is, or its workflow" if run.control & PAUSES else ""
+        raise ConflictError(why, run_id=str(run_id), task=task)
+    body = {"scope": TASKS_PAUSED, "task": index, "reason": reason}
+    await request(connection, store, str(run_id), "resumed", body, actor)
+
+
+async def _find_task(
+    connection: Connection, store: Store, plans: Plans, run_id: UUID, task: str
+) -> tuple[StoredRun, int]:
+    """Of the graph: an item is paused with its map, and what undoes a task with its run."""
+    run = await load_run(connection, store, plans, run_id)
+    index = run.plan.index.get(task)
+    if index is None and run.plan.find(task) is not None:
+        raise ConflictError(
+            f"{task} is paused with its map or its run, and not by itself", run_id=str(run_id), task=task
+        )
+    if index is None:
+        raise NotFoundError(f"workflow {run.plan.name} has no task {task}", run_id=str(run_id), task=task)
+    return run, index
 
 
 # == results ===========================================================================================================
@@ -268,7 +314,7 @@ async def load_runs(
     found = {}
     for run_id, of_run in groupby(rows, itemgetter(0)):
         first, *more = of_run
-        _, version_id, row_version, attention, control, namespace, input, trace, deadline_at, _ = first[:RUN_COLUMNS]
+        _, version_id, row_version, attention, control, namespace, input, trace, deadline_at = first[:9]
         if namespace != store.settings.namespace:
             continue
         plan = plans.get(version_id)
@@ -279,5 +325,6 @@ async def load_runs(
         found[run_id] = StoredRun(
             str(run_id).encode(), plan, input.encode(), row_version=row_version, attention=attention, control=control,
             tasks=tasks, namespace=namespace, traceparent=trace, deadline_at=microseconds_of(deadline_at),
+            paused=first[RUN_COLUMNS - 1] or (),
         )  # fmt: skip
     return found

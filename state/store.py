@@ -37,6 +37,7 @@ from headrace.machine import (
     Finish,
     FreeSlot,
     Grant,
+    HoldTasks,
     Isolated,
     KeepOutput,
     KeepSignal,
@@ -71,7 +72,7 @@ from headrace.machine import (
     Unpark,
 )
 from headrace.machine.place import RUN, is_item
-from headrace.machine.status import WORKFLOW_PAUSED
+from headrace.machine.status import TASKS_PAUSED, WORKFLOW_PAUSED
 from headrace.messages import Abort as AbortMessage
 from headrace.messages import (
     Admitted,
@@ -103,7 +104,7 @@ _STAYS_IN_ITS_RUN: Final = Error(
 )
 _ANSWERS: Final = (Succeeded, Failed, Returned)
 _decode_error: Final = msgspec.json.Decoder(Error).decode
-RUN_COLUMNS: Final = 10
+RUN_COLUMNS: Final = 11
 """Of a row of `load_runs`; behind them stands a task."""
 
 
@@ -153,11 +154,12 @@ class StoredRun(RunState):
         signals: Iterable[Signalled] = (),
         deadline_at: int | None = None,
         parent: bytes | None = None,
+        paused: Iterable[int] = (),
     ) -> None:
         """parent: the key of the run of which a task waits for this one."""
         super().__init__(
             key, plan, input, row_version=row_version, attention=attention, control=control, tasks=tasks,
-            token_floor=token_floor, signals=signals, deadline_at=deadline_at,
+            token_floor=token_floor, signals=signals, deadline_at=deadline_at, paused=paused,
         )  # fmt: skip
         self.run_id = bytes.fromhex(key.decode().replace("-", ""))
         self.namespace, self.traceparent, self.parent = namespace, traceparent, parent
@@ -286,6 +288,11 @@ class Rows:
         others = [row for row in self.rows.get("set_priorities", ()) if row[0] != run.run_id]
         self.rows["set_priorities"] = [*others, (run.run_id, priority)]
 
+    def hold(self, run: StoredRun, tasks: Sequence[int]) -> None:
+        """They are paused by themselves, and no others of the run: the last that is said of it holds."""
+        others = [row for row in self.rows.get("hold_tasks", ()) if row[0] != run.run_id]
+        self.rows["hold_tasks"] = [*others, (run.run_id, f"{{{','.join(map(str, tasks))}}}" if tasks else None)]
+
     def bury_record(
         self, namespace: str, run_id: bytes | None, topic: str, partition: int, offset: int, key: bytes | None, value:
         bytes | None,
@@ -363,6 +370,8 @@ class Rows:
                     self._drop("await_slots", "leave_queues", run, action.task)
                     self.add("free_slots", run.run_id, action.task)
                     self.has_slots_to_give = True
+                case HoldTasks():
+                    self.hold(run, action.tasks)
                 case SetPriority():
                     self.set_priority(run, action.priority)
                 case StartChild():
@@ -522,7 +531,8 @@ class Rows:
                 self._history(run, "terminated", None, None, event.by, {"reason": event.reason})
             case Paused() | Resumed():
                 kind = "paused" if isinstance(event, Paused) else "resumed"
-                self._history(run, kind, None, None, event.by, {"reason": event.reason, "scope": event.scope})
+                task = event.task if event.scope == TASKS_PAUSED else None
+                self._history(run, kind, task, None, event.by, {"reason": event.reason, "scope": event.scope})
             case Prioritised():
                 given: dict[str, Any] = {"priority": event.priority, "reason": event.reason}
                 self._history(run, "prioritised", None, None, event.by, given)

@@ -579,9 +579,9 @@ def _event_of(kind: str, body: str, actor: str) -> MachineEvent | None:
         case "terminated":
             return Terminated(given.reason, actor)
         case "paused":
-            return Paused(given.scope, given.reason, actor)
+            return Paused(given.scope, given.reason, actor, given.task)
         case "resumed":
-            return Resumed(given.scope, given.reason, actor)
+            return Resumed(given.scope, given.reason, actor, given.task)
         case "prioritised":
             return Prioritised(given.priority, given.reason, actor)
         case "supplied":

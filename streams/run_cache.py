@@ -110,7 +110,8 @@ class RunCache:
         return kept
 
     def _add(self, row: tuple[Any, ...], tasks: dict[int, TaskState], signals: Iterable[Signalled]) -> None:
-        run_id, version_id, row_version, attention, control, namespace, input, traceparent, deadline_at, parent = row
+        run_id, version_id, row_version, attention, control, namespace, input, traceparent, deadline_at = row[:9]
+        parent, paused = row[9:]
         plan, key = self._plans.get(version_id), str(run_id).encode()
         if plan is None:
             if (error := self._plans.unreadable(version_id)) is not None:
@@ -131,6 +132,7 @@ class RunCache:
             signals=signals,
             deadline_at=microseconds_of(deadline_at),
             parent=None if parent is None else str(parent).encode(),
+            paused=paused or (),
         )
         self._sizes[key] = 0
         self.weigh(key)

@@ -87,7 +87,8 @@ class Bulk(msgspec.Struct):
 class BulkProgress(Bulk):
     later: dict[str, int]
     """What became of those that were done: pending until it is applied, overtaken when the run had moved on before,
-    gone when retention has removed it; otherwise how the run stands now, and failed_again after a rerun."""
+    stayed when something stood in the way of a move, gone when retention has removed it; otherwise how the run stands
+    now, and failed_again after a rerun."""
     refusals: list[Refusals]
     """The 20 most frequent reasons."""
 

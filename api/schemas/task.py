@@ -59,6 +59,8 @@ class Task(msgspec.Struct):
     """The workflow that it runs, as a run of its own; `GET /runs/{run_id}/relations` has that."""
     compensation: TaskStatus | None
     """How far its run has undone it; null while it does not."""
+    is_paused: bool
+    """By itself: nothing new of it begins until it is resumed, and what was handed out goes on."""
     input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """What its body is given, or the list of a map; only for a single task, once it was handed out."""
 

@@ -17,6 +17,7 @@ from headrace.cli.value import read_json
 _Run = Annotated[str, typer.Argument(help=RUN_HELP)]
 _RunOr = Annotated[str, typer.Argument(metavar="RUN | workflow NAME | queue NAME", help=RUN_HELP)]
 _Name = Annotated[str | None, typer.Argument(metavar="", help="behind `workflow` or `queue`: its name")]
+_Task = Annotated[str | None, typer.Option("--task", "-t", help="this task of the run only")]
 _Reason = Annotated[str, typer.Option("--reason", help="kept in the history")]
 
 
@@ -25,13 +26,17 @@ _Reason = Annotated[str, typer.Option("--reason", help="kept in the history")]
     panel="Runs",
     epilog="Exit codes: 0 accepted, 3 no such run or workflow, 4 it is paused or has ended already, 5 API away.",
 )
-def pause_run(terminal: Terminal, api: Api, run: _RunOr, name: _Name = None, reason: _Reason = "") -> None:
-    """Pause a run, `workflow NAME` with all its runs, or `queue NAME`: nothing new begins, what runs goes on."""
+def pause_run(
+    terminal: Terminal, api: Api, run: _RunOr, name: _Name = None, task: _Task = None, reason: _Reason = ""
+) -> None:
+    """Pause a run, one --task of it, `workflow NAME` with all its runs, or `queue NAME`: nothing new begins, what runs
+    goes on."""
     if run in _SAID:
+        _check_alone(task)
         _act_on_many(terminal, api, run, name, "pause", reason)
         return
     _check_alone(name)
-    _act(terminal, api, run, "pause", reason, "pauses; what was handed out goes on to its end")
+    _act(terminal, api, run, "pause", reason, "pauses; what was handed out goes on to its end", task)
 
 
 @command(
@@ -39,13 +44,16 @@ def pause_run(terminal: Terminal, api: Api, run: _RunOr, name: _Name = None, rea
     panel="Runs",
     epilog="Exit codes: 0 accepted, 3 no such run or workflow, 4 it is not paused, 5 API away.",
 )
-def resume_run(terminal: Terminal, api: Api, run: _RunOr, name: _Name = None, reason: _Reason = "") -> None:
-    """Resume a run, `workflow NAME` or `queue NAME` that was paused."""
+def resume_run(
+    terminal: Terminal, api: Api, run: _RunOr, name: _Name = None, task: _Task = None, reason: _Reason = ""
+) -> None:
+    """Resume a run, one --task of it, `workflow NAME` or `queue NAME` that was paused."""
     if run in _SAID:
+        _check_alone(task)
         _act_on_many(terminal, api, run, name, "resume", reason)
         return
     _check_alone(name)
-    _act(terminal, api, run, "resume", reason, "goes on")
+    _act(terminal, api, run, "resume", reason, "goes on", task)
 
 
 @command("pauses", panel="Runs", epilog="Exit codes: 0 listed (also when there are none), 5 API away.")
@@ -149,10 +157,13 @@ _PROTECTIONS = {
 _EFFECTS = {"none": "", "first": "for the first time", "did_not_happen": "it did not happen before"}
 
 
-def _act(terminal: Terminal, api: Api, run: str, verb: str, reason: str, said: str) -> None:
+def _act(terminal: Terminal, api: Api, run: str, verb: str, reason: str, said: str, task: str | None = None) -> None:
     run_id = find_run(api, run)
-    answer = api.post(f"/runs/{run_id}/{verb}", {"reason": reason} if reason else {})
-    terminal.show(answer, lambda: f"run {run_id} {said}")
+    path, what = f"/runs/{run_id}", f"run {run_id}"
+    if task is not None:
+        path, what = f"/tasks/{run_id}.{task}", f"task {task} of {what}"
+    answer = api.post(f"{path}/{verb}", {"reason": reason} if reason else {})
+    terminal.show(answer, lambda: f"{what} {said}")
 
 
 _SAID = {

@@ -133,6 +133,8 @@ def _draw_row(row: Row, terminal: Terminal, width: int) -> Iterator[Text]:
     line.append_text(terminal.sign(task["status"])).append(" ").append(task["name"], style="bold")
     line.append(" " * (width - len(row.lines) - len(task["name"]) + 2))
     line.append(describe_task(task))
+    if task.get("is_paused"):
+        line.append("  paused", style="yellow")
     if task.get("compensation"):
         line.append(
             f"  compensation {task['compensation']}", style="red" if task["compensation"] == "failed" else "dim"

@@ -81,7 +81,9 @@ a question or a wait. What would begin is PENDING and `withheld`, together with 
 order of the graph when nobody pauses the run any more. What was handed out before goes on to its end, and counts: a
 result may be on its way already. Only a claim is not granted, since its body has not begun. What waits goes on to wait,
 for its timer, its backoff, a signal or a person, and an answer to it is kept. A run that ends is paused no more. What a
-termination does at once is what a cancel does, and is told apart: it will not do what a cancel will to clean up.
+termination does at once is what a cancel does, and is told apart: it will not do what a cancel will to clean up. One
+task can be paused by itself: the same holds for it and for the items of a map, and the rest of the run goes on; its
+joins do not ask. Only what undoes it is not paused with it.
 
 A map is WAITING while its items work, and an item is a task (`headrace.machine.place` numbers it): all that is said
 above holds for it, except that nothing comes before or after it. When an item ends, the map's counters change by one
@@ -110,11 +112,11 @@ hand-out. It has a machine of its own, and neither reads or moves the other: wha
 are told (`StartChild`, `CancelChild`; `ChildTold`). One token asks for one child. Its end is the end of the task:
 COMPLETED with what came out of it, or FAILED, a dead letter that names it; or CANCELLED, if somebody ended it by hand:
 that is no failure, so a run is not FAILED because of it. A task that does not wait for it completes as soon as it has
-begun. Whatever is told of a child that the task does not wait for any more is stale: so a replay of
-the task asks for another child, under another token, and one that is repaired and completes after its task has failed
-changes nothing there. When the task ends before its child (a cancel, a termination, its time-out, an output that a
-person gives), the child is asked to end as well, or left alone, as the task says. A pause is of one run: children of a
-run that is paused go on, and what they end with counts.
+begun. Whatever is told of a child that the task does not wait for any more is stale: so a replay of the task asks for
+another child, under another token, and one that is repaired and completes after its task has failed changes nothing
+there. When the task ends before its child (a cancel, a termination, its time-out, an output that a person gives), the
+child is asked to end as well, or left alone, as the task says. A pause is of one run: children of a run that is paused
+go on, and what they end with counts.
 
 A task may have a compensation, which undoes it. When a run would end FAILED or CANCELLED, and some of its tasks that
 have one completed, or ended so that nobody knows whether they had their effect, it undoes those before it ends. What a
@@ -148,6 +150,7 @@ from headrace.machine.actions import (
     Finish,
     FreeSlot,
     Grant,
+    HoldTasks,
     KeepOutput,
     KeepSignal,
     Listen,
@@ -206,6 +209,7 @@ __all__ = [
     "Finish",
     "FreeSlot",
     "Grant",
+    "HoldTasks",
     "Isolated",
     "KeepOutput",
     "KeepSignal",

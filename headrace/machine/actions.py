@@ -150,6 +150,12 @@ class SetPriority(msgspec.Struct, frozen=True):
     priority: int
 
 
+class HoldTasks(msgspec.Struct, frozen=True):
+    """These tasks of the run, and no others, are paused by themselves from here on."""
+
+    tasks: tuple[int, ...]
+
+
 class StartChild(msgspec.Struct, frozen=True):
     """Start the run that the task waits for; one for each token."""
 
@@ -245,6 +251,7 @@ Action = (
     | TakeSlot
     | FreeSlot
     | SetPriority
+    | HoldTasks
     | StartChild
     | CancelChild
     | Park
@@ -264,9 +271,8 @@ class Transition:
     """
 
     __slots__ = (
-        "actions", "attention", "compensations", "control", "counts", "deadlines", "kept", "maps", "missing", "plan",
-        "rounds", "status",
-        "taken", "tasks", "wanted",
+        "actions", "attention", "compensations", "control", "counts", "deadlines", "kept", "maps", "missing", "paused",
+        "plan", "rounds", "status", "taken", "tasks", "wanted",
     )  # fmt: skip
 
     def __init__(self, run: RunState) -> None:
@@ -280,6 +286,8 @@ class Transition:
         """Ids of signals that it had until here."""
         self.plan: Plan | None = None
         """None for most: the version that the run is on from here on."""
+        self.paused: frozenset[int] | None = None
+        """None for most: the tasks that are paused by themselves from here on."""
         self.maps: dict[int, ItemCounts] | None = None
         """None for most: few events are of an item."""
         self.deadlines: dict[int, int | None] | None = None

@@ -54,6 +54,7 @@ from headrace.machine.handout import (
 from headrace.machine.join import count_needs, unskip, untouched_again
 from headrace.machine.mapping import cancel_task, forget_items, is_reopened, reopen_map, rerun_items
 from headrace.machine.migration import migrate
+from headrace.machine.pause import begin_pause, end_pause, is_held
 from headrace.machine.place import ITEMS_MAX, RUN, is_compensation, is_item, task_of
 from headrace.machine.plan import Plan
 from headrace.machine.reason import CONDITION_FALSE, DRAINED, LOST, RUN_DEADLINE, START_DEADLINE, SUPPLIED
@@ -63,6 +64,7 @@ from headrace.machine.status import (
     CANCELLED,
     COMPLETED,
     FAILED,
+    HOLDS,
     OVERDUE,
     PAUSES,
     PENDING,
@@ -211,7 +213,9 @@ def _started(plan: Plan, run: RunState, event: Started, at: int) -> Transition |
     if task is None or (task.status is RUNNING and not event.claim):
         return None
     spec, draft, due_at = plan.at(event.task), Transition(run), task.due_at
-    if task.status is QUEUED and event.claim and draft.control & PAUSES:  # its body has not begun, and need not
+    if (
+        task.status is QUEUED and event.claim and draft.control & HOLDS and is_held(run, draft, event.task)
+    ):  # its body has not begun, and need not
         draft.actions.append(Abort(event.task, task.token, "paused"))
         clear_timer(draft, event.task, task)
         withhold(run, draft, event.task, task, "body")
@@ -599,22 +603,18 @@ def _end_all(plan: Plan, run: RunState, draft: Transition, error: Error, reason:
 
 def _paused(plan: Plan, run: RunState, event: Paused, at: int) -> Transition | None:
     """From here on what would begin is withheld. What was handed out goes on, and what waits goes on to wait."""
-    if run.status in RUN_TERMINAL or run.control & event.scope:
-        return None
     draft = Transition(run)
-    draft.control |= event.scope & PAUSES
-    return close_decision(plan, run, draft, [], at)
+    return close_decision(plan, run, draft, [], at) if begin_pause(plan, run, draft, event) else None
 
 
 def _resumed(plan: Plan, run: RunState, event: Resumed, at: int) -> Transition | None:
-    """Once nobody pauses the run any more, what was withheld begins, in the order of the graph."""
-    if not run.control & event.scope & PAUSES:
-        return None
+    """What nobody pauses any more and was withheld begins, in the order of the graph."""
     draft, ended = Transition(run), list[int]()
-    draft.control &= ~event.scope
+    if not end_pause(run, draft, event):
+        return None
     if not draft.control & PAUSES:
         for index in sorted(run.tasks):
-            if run.tasks[index].withheld not in ("", "room"):
+            if run.tasks[index].withheld not in ("", "room") and not is_held(run, draft, index):
                 begin_withheld(plan, run, draft, index, run.tasks[index], ended, at)
     return close_decision(plan, run, draft, ended, at)
 

@@ -7,12 +7,13 @@ from headrace.machine.deadline import keep_deadlines
 from headrace.machine.draft import outputs_of, skip
 from headrace.machine.join import answer_of, has_failed, want_one_less
 from headrace.machine.mapping import item_ended
+from headrace.machine.pause import drop_pauses
 from headrace.machine.place import COMPENSATIONS_FROM, ITEMS_MAX
 from headrace.machine.plan import Plan
 from headrace.machine.reason import UPSTREAM_FAILED, UPSTREAM_SKIPPED
 from headrace.machine.repeat import keep_rounds
 from headrace.machine.run_state import UNTOUCHED, RunState, TaskState
-from headrace.machine.status import COMPLETED, PAUSES, RUN_TERMINAL, RunStatus, derive_status
+from headrace.machine.status import COMPLETED, RUN_TERMINAL, RunStatus, derive_status
 from headrace.machine.turn import ready
 from headrace.messages import Error
 
@@ -40,7 +41,7 @@ def close_decision(plan: Plan, run: RunState, draft: Transition, ended: list[int
         begin_compensations(plan, run, draft)
         draft.status = _derive(plan, draft)
     if draft.status in RUN_TERMINAL:
-        draft.control &= ~PAUSES
+        drop_pauses(run, draft)
     if draft.status in RUN_TERMINAL and draft.status is not run.status:  # also of one that had ended otherwise
         draft.actions.append(finish_run(plan, run, draft))
     if plan.has_repeats:

@@ -29,6 +29,7 @@ from headrace.machine.actions import (
     Finish,
     FreeSlot,
     Grant,
+    HoldTasks,
     KeepOutput,
     KeepSignal,
     Listen,
@@ -459,7 +460,9 @@ def _after(transition: Transition) -> str:
 
 def _words(transition: Transition) -> Iterator[str]:
     for action in transition.actions:
-        if isinstance(action, KeepSignal | SetPriority | RefuseMove) or (not isinstance(action, Finish) and action.task == SUBJECT):
+        if isinstance(action, KeepSignal | SetPriority | RefuseMove | HoldTasks) or (
+            not isinstance(action, Finish) and action.task == SUBJECT
+        ):
             yield f"{type(action).__name__}{_detail(action)}"
 
 
@@ -491,7 +494,7 @@ def _detail(action: Action) -> str:
             return f" {action.pool}, token {action.token}"
         case (
             ClearTimer() | KeepOutput() | Unpark() | StopListening() | KeepSignal() | TakeSlot() | FreeSlot()
-            | SetPriority() | RefuseMove()
+            | SetPriority() | RefuseMove() | HoldTasks()
         ):  # fmt: skip
             return ""
         case Finish():

@@ -6,10 +6,11 @@ from headrace.errors import PayloadError
 from headrace.machine.actions import Dispatch, KeepOutput, Park, SetTimer, Transition
 from headrace.machine.backoff import backoff
 from headrace.machine.draft import at_rest, clear_timer, put, render_input, withhold
+from headrace.machine.pause import is_held
 from headrace.machine.plan import Plan
 from headrace.machine.reason import HANDOUTS_LOST_MAX, LOST
 from headrace.machine.run_state import RunState, TaskState
-from headrace.machine.status import COMPLETED, PAUSES, PENDING, QUEUED, WAITING
+from headrace.machine.status import COMPLETED, HOLDS, PENDING, QUEUED, WAITING
 from headrace.messages import Error
 
 
@@ -23,7 +24,7 @@ def doubt_effect(plan: Plan, run: RunState, draft: Transition, index: int, task:
 
 def look_up(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, number: int) -> None:
     """Hand the task's lookup out, with the input that its body had. It is no attempt, and has a token of its own."""
-    if draft.control & PAUSES:
+    if draft.control & HOLDS and is_held(run, draft, index):
         return withhold(run, draft, index, msgspec.structs.replace(task, lookups=number), "body")
     token, error = run.next_token(task), task.error or LOST
     try:

@@ -27,11 +27,14 @@ class Terminated(msgspec.Struct, frozen=True):
 
 
 class Paused(msgspec.Struct, frozen=True):
-    """Nothing new of the run is to begin; what runs goes on to its end. `scope`: who pauses, a bit of `control`."""
+    """Nothing new of the run is to begin, or of one task of it; what runs goes on to its end. `scope`: what is paused,
+    a bit of `control`."""
 
     scope: int = PAUSED
     reason: str = ""
     by: str = ""
+    task: int = -1
+    """With `TASKS_PAUSED`: which."""
 
 
 class Resumed(msgspec.Struct, frozen=True):
@@ -40,6 +43,7 @@ class Resumed(msgspec.Struct, frozen=True):
     scope: int = PAUSED
     reason: str = ""
     by: str = ""
+    task: int = -1
 
 
 class Prioritised(msgspec.Struct, frozen=True):

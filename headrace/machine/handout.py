@@ -9,10 +9,11 @@ from headrace.machine.actions import Abort, AwaitSlot, Dispatch, EndAttempt, Set
 from headrace.machine.backoff import backoff
 from headrace.machine.draft import bury, clear_timer, put, render_input, withhold
 from headrace.machine.effect import doubt_effect
+from headrace.machine.pause import is_held
 from headrace.machine.plan import Plan
 from headrace.machine.reason import HANDOUTS_LOST_MAX, LOST, NEVER_BEGAN
 from headrace.machine.run_state import RunState, TaskState
-from headrace.machine.status import PAUSES, PENDING, QUEUED, RUNNING, WAITING
+from headrace.machine.status import HOLDS, PENDING, QUEUED, RUNNING, WAITING
 from headrace.messages import Error
 
 RETRY_AFTER_MAX: Final = 366 * 86_400
@@ -35,7 +36,7 @@ def hand_out(plan: Plan, run: RunState, draft: Transition, index: int, task: Tas
     An input that cannot be rendered fails the task instead. The token is used up all the same, so that every dead
     letter of a task has its own, and the event that led here is stale when it comes again.
     """
-    if draft.control & PAUSES:
+    if draft.control & HOLDS and is_held(run, draft, index):
         known = msgspec.structs.replace(task, error=None, lookups=0)  # a lookup that has answered is not asked again
         return withhold(run, draft, index, known, "body")
     token, pool = run.next_token(task), plan.at(index).pool
@@ -52,7 +53,7 @@ def hand_out(plan: Plan, run: RunState, draft: Transition, index: int, task: Tas
 def admit(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:
     """It has its slot: QUEUED under the token under which it waited. In a pause it gives the slot back, and waits for
     another behind the pause; and so it does at once where a lost future may have handed it out under that token."""
-    if draft.control & PAUSES:
+    if draft.control & HOLDS and is_held(run, draft, index):
         return withhold(run, draft, index, task, "body")
     if task.token <= run.token_floor:
         return hand_out(plan, run, draft, index, task, ended)

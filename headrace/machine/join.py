@@ -14,7 +14,9 @@ from headrace.messages import Error
 
 def has_failed(task: TaskState) -> bool:
     """Whether it failed, was cancelled with its child, or never ran because something before it did either."""
-    return task.status is FAILED or task.status is CANCELLED or (task.status is SKIPPED and task.error == UPSTREAM_FAILED)
+    return (
+        task.status is FAILED or task.status is CANCELLED or (task.status is SKIPPED and task.error == UPSTREAM_FAILED)
+    )
 
 
 def answer_of(spec: TaskPlan, needs: Sequence[TaskState]) -> Error | None:

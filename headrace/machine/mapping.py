@@ -10,11 +10,12 @@ from headrace.machine.draft import at_rest, bury, clear_timer, count_items, item
 from headrace.machine.effect import doubt_effect
 from headrace.machine.handout import hand_out
 from headrace.machine.join import unskip, untouched_again
+from headrace.machine.pause import is_held
 from headrace.machine.place import ITEMS_MAX, items_of, place_of, task_of
 from headrace.machine.plan import Failures, Plan, TaskPlan, read_list
 from headrace.machine.reason import LOST, RERUN
 from headrace.machine.run_state import UNTOUCHED, ItemCounts, RunState, TaskState
-from headrace.machine.status import CANCELLED, COMPLETED, FAILED, PAUSES, PENDING, QUEUED, RUNNING, TERMINAL, WAITING
+from headrace.machine.status import CANCELLED, COMPLETED, FAILED, HOLDS, PENDING, QUEUED, RUNNING, TERMINAL, WAITING
 from headrace.machine.waiting import ask_no_more
 from headrace.messages import PAYLOAD_BYTES_MAX, Error
 
@@ -45,7 +46,7 @@ def doubt_cancelled(spec: TaskPlan, task: TaskState, error: Error) -> Error:
 
 def begin_map(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:
     """WAITING for its items under the next token. A list that cannot be read fails it, and uses the token up."""
-    if draft.control & PAUSES:
+    if draft.control & HOLDS and is_held(run, draft, index):
         return withhold(run, draft, index, task, "body")
     spec, token = plan.tasks[index].map, run.next_token(task)
     assert spec is not None

@@ -39,7 +39,7 @@ def find_obstacles(new: Plan, run: RunState) -> list[Obstacle]:
         found.append(Obstacle(None, why_not_paused(run.status)))
     if run.compensations is not None:
         found.append(Obstacle(None, "the run undoes what it did: it has ended, but for that"))
-    for index in sorted({task_of(place) for place in run.tasks}):
+    for index in sorted({task_of(place) for place in run.tasks} | run.paused):
         if (why := _why_not(run, new, index)) is not None:
             found.append(Obstacle(run.plan.tasks[index].name, why))
     return found

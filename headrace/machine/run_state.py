@@ -172,6 +172,7 @@ class RunState:
         "key",
         "maps",
         "missing",
+        "paused",
         "plan",
         "row_version",
         "signals",
@@ -194,13 +195,15 @@ class RunState:
         token_floor: int = 0,
         signals: Iterable[Signalled] = (),
         deadline_at: int | None = None,
+        paused: Iterable[int] = (),
     ) -> None:
         """key: the run id's text form as bytes. tasks: those that were ever touched. token_floor: every hand-out from
         here on has a higher token than this, so that none is used again that a lost future may have used. signals:
-        those it keeps. deadline_at: when it has to have ended, microseconds UTC."""
+        those it keeps. deadline_at: when it has to have ended, microseconds UTC. paused: tasks that are so by
+        themselves."""
         self.key, self.plan, self.input = key, plan, input
         self.row_version, self.attention, self.token_floor = row_version, attention, token_floor
-        self.control, self.deadline_at = control, deadline_at
+        self.control, self.deadline_at, self.paused = control, deadline_at, frozenset(paused)
         self.tasks: dict[int, TaskState] = tasks or {}
         self.counts: dict[TaskStatus, int] = {}
         self.missing: dict[int, int] = {}
@@ -285,6 +288,8 @@ class RunState:
             del self.signals[signal_id]
         if transition.plan is not None:
             self.plan = transition.plan
+        if transition.paused is not None:
+            self.paused = transition.paused
         if transition.maps is not None:
             self.maps.update(transition.maps)
         if transition.deadlines is not None:

@@ -10,10 +10,11 @@ from headrace.machine.draft import bury, outputs_of, skip, withhold
 from headrace.machine.effect import doubt_effect, look_up
 from headrace.machine.handout import hand_out
 from headrace.machine.mapping import begin_map
+from headrace.machine.pause import is_held
 from headrace.machine.plan import Plan
 from headrace.machine.reason import CONDITION_FALSE, RERUN
 from headrace.machine.run_state import UNTOUCHED, RunState, TaskState
-from headrace.machine.status import PAUSES
+from headrace.machine.status import HOLDS
 from headrace.machine.waiting import ask, begin_wait, listen
 from headrace.messages import Error
 
@@ -21,7 +22,7 @@ from headrace.messages import Error
 def ready(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int) -> None:
     """Its join allows the task to run: skip it, ask, wait, start its child, or hand it out."""
     spec = plan.tasks[index]
-    if draft.control & PAUSES:
+    if draft.control & HOLDS and is_held(run, draft, index):
         return withhold(run, draft, index, task, "turn")
     if spec.is_plain and task is UNTOUCHED:
         return hand_out(plan, run, draft, index, task, ended)
@@ -62,7 +63,7 @@ def begin_again(
 ) -> None:
     """An operator sends it out again: nothing asks its join or its condition, but its approval is not gone round."""
     is_refused = _was_refused(run.task(index))
-    if draft.control & PAUSES:
+    if draft.control & HOLDS and is_held(run, draft, index):
         return withhold(run, draft, index, task, "turn" if is_refused else "again")
     if plan.at(index).deadline is not None and not begin_deadline(plan, run, draft, index, task, ended, at):
         return

@@ -17,9 +17,19 @@ from headrace.machine.reason import CHILD_CANCELLED
 from headrace.machine.status import RUN_TERMINAL
 from state.explain.cause import NAMES_MAX, Act, Cause, Code, Kind, Object
 from state.explain.engine import causes_in_engine
-from state.explain.facts import Facts
+from state.explain.facts import Facts, Pause, TaskFacts
 from state.explain.task import causes_of_ended_task, causes_of_open_task
-from state.explain.words import DOCTOR, MUST_NOT_BE, ago, by_whom, for_how_long, in_how_long, name_of, run_object
+from state.explain.words import (
+    DOCTOR,
+    MUST_NOT_BE,
+    ago,
+    by_whom,
+    for_how_long,
+    in_how_long,
+    name_of,
+    run_object,
+    task_object,
+)
 
 CAUSES_MAX: Final = 50
 """In one answer; a run of thousands of tasks repeats itself long before."""
@@ -60,7 +70,7 @@ def explain_task(facts: Facts, index: int) -> list[Cause]:
     items = [place for place in facts.tasks if is_item(place) and task_of(place) == index]
     chains = [causes_of_open_task(facts, place) for place in (index, *items)]
     causes = [*_attention(facts), *_requests(facts, index)]
-    causes += [*_pauses(facts), *_merged(cause for chain in chains for cause in chain)]
+    causes += [*_pauses(facts, index), *_merged(cause for chain in chains for cause in chain)]
     return _limited(causes, causes_in_engine(facts))
 
 
@@ -185,27 +195,50 @@ def _attention(facts: Facts) -> Iterator[Cause]:
     yield Cause(Code.NEEDS_ATTENTION, text, points_to, f"a person releases the run or {end}s it", since, acts=acts)
 
 
-def _pauses(facts: Facts) -> Iterator[Cause]:
+def _pauses(facts: Facts, index: int | None = None) -> Iterator[Cause]:
     """What was handed out before a pause goes on, so what still runs is said with it."""
-    open_tasks = facts.tasks.values()
+    for pause in facts.pauses if index is None else facts.pauses_of(index):
+        yield _pause_of_task(facts, pause, pause.task) if pause.task is not None else _pause_of_run(facts, pause)
+
+
+def _still(facts: Facts, tasks: Iterable[TaskFacts], goes_on: str) -> tuple[str, list[int]]:
+    """What is under way in a pause, and which tasks are withheld. tasks: what it is about."""
+    open_tasks = [task for task in tasks if task.task not in facts.ended]
     runs_still = [t.task for t in open_tasks if t.status in (TaskStatus.QUEUED, TaskStatus.RUNNING)]
     waits = [t.task for t in open_tasks if t.status is TaskStatus.WAITING or t.timer is not None]
     withheld = [t.task for t in open_tasks if t.withheld]
     now = f"{_names(facts, runs_still)} still {_is('runs', runs_still)}" if runs_still else "nothing of it runs"
     now += f", {_names(facts, waits)} {_is('waits', waits)} on" if waits else ""
-    now += f", and {_names(facts, withheld)} {_is('begins', withheld)} when it goes on" if withheld else ""
-    for pause in facts.pauses:
-        who = (f" by {pause.actor}" if pause.actor else "") + (f": {pause.reason}" if pause.reason else "")
-        what = f"The run is paused with its workflow {facts.plan.name}" if pause.of_workflow else "The run is paused"
-        act = Act(f"headrace resume {facts.run_id}", f"POST /runs/{facts.run_id}/resume")
-        if pause.of_workflow:
-            name = facts.plan.name
-            act = Act(f"headrace resume workflow {name}", f"POST /workflows/{name}/resume")
-        yield Cause(
-            Code.PAUSED, f"{what}{for_how_long(facts, pause.at)}{who}; {now}.", run_object(facts),
-            "Resumed: somebody lets it go on", pause.at, acts=[act],
-            tasks=[name_of(facts, index) for index in withheld[:NAMES_MAX]], tasks_total=len(withheld),
-        )  # fmt: skip
+    now += f", and {_names(facts, withheld)} {_is('begins', withheld)} when {goes_on}" if withheld else ""
+    return now, withheld
+
+
+def _pause_of_run(facts: Facts, pause: Pause) -> Cause:
+    now, withheld = _still(facts, facts.tasks.values(), "it goes on")
+    who = (f" by {pause.actor}" if pause.actor else "") + (f": {pause.reason}" if pause.reason else "")
+    what = f"The run is paused with its workflow {facts.plan.name}" if pause.of_workflow else "The run is paused"
+    act = Act(f"headrace resume {facts.run_id}", f"POST /runs/{facts.run_id}/resume")
+    if pause.of_workflow:
+        name = facts.plan.name
+        act = Act(f"headrace resume workflow {name}", f"POST /workflows/{name}/resume")
+    return Cause(
+        Code.PAUSED, f"{what}{for_how_long(facts, pause.at)}{who}; {now}.", run_object(facts),
+        "Resumed: somebody lets it go on", pause.at, acts=[act],
+        tasks=[name_of(facts, index) for index in withheld[:NAMES_MAX]], tasks_total=len(withheld),
+    )  # fmt: skip
+
+
+def _pause_of_task(facts: Facts, pause: Pause, index: int) -> Cause:
+    name, who = name_of(facts, index), (f" by {pause.actor}" if pause.actor else "")
+    who += f": {pause.reason}" if pause.reason else ""
+    of_it = (task for place, task in facts.tasks.items() if task_of(place) == index and not is_compensation(place))
+    now, withheld = _still(facts, of_it, "it is resumed")
+    act = Act(f"headrace resume {facts.run_id} --task {name}", f"POST /tasks/{facts.run_id}.{name}/resume")
+    return Cause(
+        Code.TASK_PAUSED, f"Task {name} is paused{for_how_long(facts, pause.at)}{who}; {now}.",
+        task_object(facts, index), "Resumed: somebody lets it go on", pause.at, acts=[act],
+        tasks=[name_of(facts, place) for place in withheld[:NAMES_MAX]], tasks_total=len(withheld),
+    )  # fmt: skip
 
 
 def _names(facts: Facts, tasks: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from headrace.machine import Plan, RunStatus, TaskStatus
-from headrace.machine.place import is_compensation
+from headrace.machine.place import is_compensation, task_of
 
 
 class Failure(NamedTuple):
@@ -245,6 +245,8 @@ class Pause(NamedTuple):
     reason: str = ""
     of_workflow: bool = False
     """It is not this run that was paused, but all of its workflow."""
+    task: int | None = None
+    """It is this task that was paused, and not its run."""
 
 
 class Facts(NamedTuple):
@@ -277,6 +279,11 @@ class Facts(NamedTuple):
     """Those that have not ended, oldest first."""
     deadline_at: datetime | None = None
     """When it has to have ended."""
+
+    def pauses_of(self, place: int) -> list[Pause]:
+        """What keeps this task from going on: pauses of its run, and its own."""
+        index = None if is_compensation(place) else task_of(place)
+        return [pause for pause in self.pauses if pause.task is None or pause.task == index]
 
     @property
     def is_undone(self) -> bool:

@@ -75,7 +75,8 @@ CREATE TABLE run (
   version_id int NOT NULL,
   status run_status NOT NULL,
   attention boolean NOT NULL DEFAULT false,
-  -- What people said about it as a whole: 1 it is paused, 2 its workflow is, 4 it was terminated; or its deadline did: 8.
+  -- What people said about it as a whole: 1 it is paused, 2 its workflow is, 4 it was terminated, 16 some of its tasks are paused; or its deadline
+  -- did: 8.
   control int NOT NULL DEFAULT 0,
   -- Counts the events applied; every one has its row in history or attempt. Guards every write of the run (compare and set).
   row_version int NOT NULL CONSTRAINT run_version_counts CHECK (row_version > 0),
@@ -92,6 +93,8 @@ CREATE TABLE run (
   output_error json,
   -- Of an open run whose workflow has a deadline: when that is over.
   deadline_at timestamptz,
+  -- Tasks that are paused by themselves; null for none. Exactly when `control` says so, which is written beside it.
+  paused_tasks int[] CONSTRAINT run_paused_tasks_are_some CHECK (cardinality(paused_tasks) > 0),
   CONSTRAINT run_output_only_if_completed CHECK (status = 'completed' OR (output IS NULL AND output_error IS NULL)),
   CONSTRAINT run_finished_exactly_when_terminal CHECK ((finished_at IS NOT NULL) = (status IN (
     'completed', 'failed', 'cancelled', 'terminated', 'compensated', 'compensation_failed'))),

@@ -142,11 +142,12 @@ class _Pause(msgspec.Struct):
     at: datetime
     actor: str
     detail: _PauseDetail
+    task: int | None = None
 
 
 def _pauses(run: _Run) -> list[Pause]:
     rows = [] if run.pauses is None else msgspec.json.decode(run.pauses, type=list[_Pause])
-    return [Pause(row.at, row.actor, row.detail.reason, row.detail.scope == WORKFLOW_PAUSED) for row in rows]
+    return [Pause(row.at, row.actor, row.detail.reason, row.detail.scope == WORKFLOW_PAUSED, row.task) for row in rows]
 
 
 def _all_of(plan: Plan) -> list[int]:

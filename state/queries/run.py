@@ -28,6 +28,8 @@ class RunRow(NamedTuple):
     output_error: str | None
     deadline_at: datetime | None
     priority: int
+    paused_tasks: list[int] | None
+    """Those that are paused by themselves."""
 
 
 class CountRow(NamedTuple):

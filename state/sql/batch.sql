@@ -206,6 +206,11 @@ WHERE pool_waiter.run_id = given.run_id AND pool_waiter.task = given.task;
 DELETE FROM pool_slot USING unnest($1::uuid[], $2::int[]) AS given (run_id, task)
 WHERE pool_slot.run_id = given.run_id AND pool_slot.task = given.task;
 
+-- name: hold_tasks
+-- Of runs, the tasks that are paused by themselves.
+-- columns: run_ids uuid, tasks text
+UPDATE run SET paused_tasks = given.tasks::int[] FROM unnest($1::uuid[], $2::text[]) AS given (run_id, tasks) WHERE run.run_id = given.run_id;
+
 -- name: set_priorities
 -- Of runs, and the places of those of their tasks that wait for slots.
 -- columns: run_ids uuid, priorities int

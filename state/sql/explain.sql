@@ -11,21 +11,22 @@ SELECT r.version_id, r.status::text, r.updated_at, clock_timestamp(), r.deadline
        CASE WHEN r.status = 'needs_attention' THEN (
          SELECT d.dead_letter_id FROM dead_letter d
          WHERE d.run_id = r.run_id AND d.kind = 'record' AND d.status = 'parked' ORDER BY d.created_at DESC LIMIT 1) END,
-       CASE WHEN r.control & 3 > 0 THEN (
-         SELECT json_agg(json_build_object('at', p.at, 'actor', coalesce(p.actor, ''), 'detail', p.detail) ORDER BY p.row_version)::text
-         FROM (SELECT DISTINCT ON (h.detail ->> 'scope') h.* FROM history h
+       CASE WHEN r.control & 19 > 0 THEN (
+         SELECT json_agg(json_build_object('at', p.at, 'actor', coalesce(p.actor, ''), 'detail', p.detail, 'task', p.task) ORDER BY p.row_version)::text
+         FROM (SELECT DISTINCT ON (h.detail ->> 'scope', h.task) h.* FROM history h
                WHERE h.run_id = r.run_id AND h.kind = 'paused' AND (h.detail ->> 'scope')::int & r.control > 0
-               ORDER BY h.detail ->> 'scope', h.row_version DESC) AS p) END
+                 AND (h.task IS NULL OR h.task = ANY(r.paused_tasks))
+               ORDER BY h.detail ->> 'scope', h.task, h.row_version DESC) AS p) END
 FROM run r WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;
 
 -- name: read_tasks
--- Those of the tasks asked for that are open or failed, and the first one asked for whatever it is; and of %(maps)s the items that are open. With
+-- Those of the tasks asked for that are open or failed, or were cancelled with their children, and the first one asked for whatever it is; and of %(maps)s the items that are open. With
 -- all they hang on. At most %(limit)s: in the order asked for, or, by_status, first what waits longest for a person, a timer, an answer, a worker.
 WITH looked_at AS (
   SELECT t.task, t.status, t.changed_at, asked.place
   FROM unnest(%(tasks)s::int[]) WITH ORDINALITY AS asked (task, place)
   JOIN task t ON t.run_id = %(run_id)s AND t.task = asked.task
-  WHERE t.status NOT IN ('completed', 'skipped', 'cancelled') OR (asked.place = 1 AND NOT %(by_status)s)
+  WHERE t.status NOT IN ('completed', 'skipped', 'cancelled') OR t.error ->> 'code' = 'CHILD_CANCELLED' OR (asked.place = 1 AND NOT %(by_status)s)
   UNION ALL
   SELECT t.task, t.status, t.changed_at, t.task
   FROM unnest(%(maps)s::int[]) AS map (task)

@@ -8,6 +8,7 @@
 SELECT r.run_id, r.version_id, r.row_version, r.attention, r.control, r.namespace,
        CASE WHEN row_number() OVER (PARTITION BY r.run_id) = 1 THEN r.input::text END, r.traceparent, r.deadline_at,
        CASE WHEN r.trigger_source = 'child' THEN (SELECT c.parent_run_id FROM child_run c WHERE c.run_id = r.run_id AND c.is_awaited) END,
+       r.paused_tasks,
        t.task, t.status::text, t.attempt, t.token, t.retries_from, t.due_at, t.input::text, coalesce(t.output, a.output)::text, t.error::text,
        t.session_id, t.lookups, t.vanished, t.withheld, t.items, t.pool, t.deadline_at, t.rounds
 FROM run r

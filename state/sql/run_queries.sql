@@ -2,7 +2,7 @@
 
 -- name: get_run
 SELECT r.run_id, r.version_id, v.name, v.version, r.status::text, r.input::text, r.trigger_source, r.row_version, r.created_at, r.updated_at,
-       r.finished_at, r.namespace, r.output::text, r.output_error::text, r.deadline_at, r.priority
+       r.finished_at, r.namespace, r.output::text, r.output_error::text, r.deadline_at, r.priority, r.paused_tasks
 FROM run r JOIN workflow_version v ON v.version_id = r.version_id
 WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;
 
@@ -10,14 +10,14 @@ WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;
 -- Those named, newest first. Ends early when inputs and outputs pass %(bytes)s (stored size), but is never empty.
 WITH page AS (
   SELECT r.run_id, r.version_id, v.name, v.version, r.status, r.input, r.trigger_source, r.row_version, r.created_at, r.updated_at, r.finished_at,
-         r.namespace, r.output, r.output_error, r.deadline_at, r.priority
+         r.namespace, r.output, r.output_error, r.deadline_at, r.priority, r.paused_tasks
   FROM run r JOIN workflow_version v ON v.version_id = r.version_id
   WHERE r.namespace = %(namespace)s AND r.run_id = ANY(%(run_ids)s::uuid[])),
 sized AS (
   SELECT *, sum(bytes) OVER (ORDER BY run_id DESC) - bytes AS bytes_before
   FROM (SELECT *, pg_column_size(input) + coalesce(pg_column_size(output), 0) AS bytes FROM page) AS measured)
 SELECT run_id, version_id, name, version, status::text, input::text, trigger_source, row_version, created_at, updated_at, finished_at, namespace,
-       output::text, output_error::text, deadline_at, priority
+       output::text, output_error::text, deadline_at, priority, paused_tasks
 FROM sized WHERE bytes_before < %(bytes)s ORDER BY run_id DESC;
 
 -- name: count_running

@@ -133,7 +133,11 @@ class Engine:
             await publish(connection, "default", workflow.name, workflow.canonical().decode())
             plan = await self.plans.latest(connection, "default", workflow.name)
             run_id, _ = await start_run(
-                connection, self.store, plan, json.dumps(input or {}).encode(), namespace="default",
+                connection,
+                self.store,
+                plan,
+                json.dumps(input or {}).encode(),
+                namespace="default",
                 actor="ada",
             )
         return run_id

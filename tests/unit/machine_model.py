@@ -50,7 +50,7 @@ from headrace.machine.plan import (
     WaitPlan,
 )
 from headrace.machine.run_state import ItemCounts
-from headrace.machine.status import PAUSED, RUN_TERMINAL, TERMINAL
+from headrace.machine.status import PAUSED, RUN_TERMINAL, TASKS_PAUSED, TERMINAL
 from headrace.messages import Admitted, Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 KEY = b"01890a5d-ac96-774b-bcce-b302099a8057"
@@ -146,7 +146,7 @@ def picture(run: RunState) -> tuple[Any, ...]:
     return (
         run.key, run.plan, run.input, run.row_version, run.attention, run.control, run.status,
         dict(run.tasks), dict(run.counts), dict(run.missing), dict(run.wanted), dict(run.signals),
-        dict(run.maps), run.deadline_at, run.compensations,
+        dict(run.maps), run.deadline_at, run.compensations, run.paused,
     )  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def content(transition: Transition | None) -> tuple[Any, ...] | None:
     return (
         transition.tasks, transition.missing, transition.wanted, counts, transition.attention, transition.control,
         transition.status, transition.actions, transition.kept, list(transition.taken), maps, transition.plan,
-        transition.deadlines, transition.rounds, transition.compensations,
+        transition.deadlines, transition.rounds, transition.compensations, transition.paused,
     )  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def reload(run: RunState) -> RunState:
     return RunState(
         run.key, run.plan, run.input, row_version=run.row_version, attention=run.attention, control=run.control,
         tasks=dict(run.tasks), signals=sorted(run.signals.values(), key=lambda signal: signal.order),
-        deadline_at=run.deadline_at,
+        deadline_at=run.deadline_at, paused=run.paused,
     )  # fmt: skip
 
 
@@ -193,7 +193,7 @@ def essence(run: RunState) -> tuple[Any, ...]:
     maps = {
         index: still_to_come(counts) for index, counts in run.maps.items() if run.tasks[index].status not in TERMINAL
     }
-    flags = (run.status, run.attention, run.control, run.deadline_at)
+    flags = (run.status, run.attention, run.control, run.deadline_at, run.paused)
     return *flags, run.tasks, counts, missing, run.signals, maps, run.compensations
 
 
@@ -328,9 +328,16 @@ class Trial:
     def resume(self, scope: int = PAUSED) -> bool:
         return self.tell(Resumed(scope, "looked", "ada"))
 
+    def pause_task(self, name: str) -> bool:
+        return self.tell(Paused(TASKS_PAUSED, "to look", "ada", self.place(name)))
+
+    def resume_task(self, name: str) -> bool:
+        return self.tell(Resumed(TASKS_PAUSED, "looked", "ada", self.place(name)))
+
     def migrate(self, *specs: Spec, version_id: int = 1) -> bool:
-        """To a version with these tasks."""
-        return self.tell(Migrated(plan_of(*specs, version_id=version_id), "a better one", "ada"))
+        """To a version with these tasks; answers whether it is on that now, and was not."""
+        is_told = self.tell(Migrated(plan_of(*specs, version_id=version_id), "a better one", "ada"))
+        return is_told and self.plan.version_id == version_id
 
     def isolate(self) -> bool:
         return self.tell(Isolated(BROKEN))

@@ -70,6 +70,12 @@ def is_doubtful(before: TaskState, event: MachineEvent) -> bool:
             return False
 
 
+def is_held(run: RunState, transition: Transition, place: int) -> bool:
+    """Whether a pause of the run, or of this task, is on when that is decided; told again in other words."""
+    paused = run.paused if transition.paused is None else transition.paused
+    return transition.control & PAUSES > 0 or (not is_compensation(place) and task_of(place) in paused)
+
+
 class Store:
     def __init__(self) -> None:
         self.timers: dict[int, tuple[int, str, int]] = {}
@@ -152,7 +158,7 @@ class Store:
         for action in transition.actions:
             match action:
                 case Dispatch():
-                    is_paused = transition.control & PAUSES > 0
+                    is_paused = is_held(run, transition, action.task)
                     self._hand_out(plan, run, transition, action, is_paused=is_paused)
                     opened.add(action.task)
                 case Grant():
@@ -180,7 +186,7 @@ class Store:
                     assert action.round == run.task(action.task).rounds
                     assert (action.task, action.token) in self.bodies
                 case Ask():
-                    assert not transition.control & PAUSES, "asked by a run that is paused"
+                    assert not is_held(run, transition, action.task), "asked in a pause"
                     assert action.task not in self.questions
                     self.questions[action.task] = action.token
                 case CloseQuestion():
@@ -191,7 +197,7 @@ class Store:
                 case StopListening():
                     del self.listening[action.task]
                 case AwaitSlot():
-                    assert not transition.control & PAUSES, "a run that is paused waits for a slot"
+                    assert not is_held(run, transition, action.task), "what is paused waits for a slot"
                     assert action.task not in self.in_line | self.slots
                     self.in_line[action.task] = action.token
                 case TakeSlot():
@@ -203,7 +209,7 @@ class Store:
                 case SetPriority():
                     assert not transition.tasks, "a priority moves no task"
                 case StartChild():
-                    self._start_child(transition, action)
+                    self._start_child(run, transition, action)
                 case CancelChild():
                     before = run.task(action.task)
                     assert (before.status, before.token) == (TaskStatus.WAITING, action.token), "it did not wait for it"
@@ -274,8 +280,8 @@ class Store:
             answer = answer["results"]
         assert answer == gathered, "a map gives not what its items gave, in their order"
 
-    def _start_child(self, transition: Transition, action: StartChild) -> None:
-        assert not transition.control & PAUSES, "a run that is paused asks for another"
+    def _start_child(self, run: RunState, transition: Transition, action: StartChild) -> None:
+        assert not is_held(run, transition, action.task), "what is paused asks for a run"
         assert action.token > self.children.get(action.task, 0), "one hand-out asks for two runs"
         state = transition.tasks[action.task]
         assert (state.status, state.token) == (TaskStatus.WAITING, action.token)

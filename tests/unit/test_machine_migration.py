@@ -2,9 +2,10 @@
 
 import pytest
 
-from headrace.machine import Dispatch, Finish, Migrated, RunStatus
+from headrace.machine import Dispatch, Finish, Migrated, RefuseMove, RunStatus
 from headrace.machine.migration import find_obstacles
 from headrace.machine.plan import WaitPlan
+from headrace.machine.status import RUN_TERMINAL
 from tests.unit.machine_model import DOUBTFUL, Spec, Trial, plan_of, task
 from tests.unit.test_machine_pairs import STATES, states_of
 
@@ -109,7 +110,11 @@ def test_every_state_that_can_be_moved_stands_as_it_was(state: str):
         for field in ("approval", "wait", "signal", "map", "each", "run", "effect", "lookup", "is_plain", "claims"):
             setattr(new, field, getattr(old, field))
     is_free = trial.status is RunStatus.PAUSED and not find_obstacles(plan, trial.run)
-    assert trial.tell(Migrated(plan)) is is_free
+    row_version, has_ended = trial.run.row_version, trial.status in RUN_TERMINAL
+    assert trial.tell(Migrated(plan)) is not has_ended
+    assert trial.run.row_version == row_version + (not has_ended)
+    refused = [action for action in trial.told if isinstance(action, RefuseMove)]
+    assert has_ended or bool(refused) is not is_free
     assert states_of(trial)[: len(before)] == before
     assert len(trial.plan.tasks) == len(names) + is_free
 
@@ -124,6 +129,28 @@ def test_a_run_that_is_not_paused_is_not_moved():
     assert not trial.migrate(*OLD, task("more"))
     assert trial.succeed("check")
     assert trial.migrate(*OLD, task("more"))
+
+
+def test_a_move_that_meets_an_obstacle_says_what_it_was_and_changes_nothing_else():
+    trial = waiting()
+    assert trial.resume()
+    before, plan = states_of(trial), plan_of(*OLD, task("more"), version_id=1)
+    assert trial.tell(Migrated(plan, "a better one", "ada"))
+    why = "the run cannot be moved to version 2: the run is waiting: pause it, and wait until nothing of it runs"
+    assert trial.told == [RefuseMove(2, why)]
+    assert (states_of(trial), trial.changed, trial.status) == (before, set(), RunStatus.WAITING)
+    trial.restart()
+    assert trial.pause()
+    assert trial.tell(Migrated(plan_of(*OLD[1:], task("check"), version_id=1)))
+    (refused,) = trial.told
+    assert "task check: it has begun as task 1, and is task 3 now" in refused.why  # type: ignore[union-attr]
+    assert refused.why.endswith("; and 1 more, which a dry run names")  # type: ignore[union-attr]
+
+
+def test_a_run_that_has_ended_hears_of_no_move():
+    trial = waiting()
+    assert trial.cancel()
+    assert not trial.tell(Migrated(plan_of(*OLD, task("more"), version_id=1)))
 
 
 def test_a_move_happens_once_and_not_to_its_own_version():

@@ -60,6 +60,7 @@ from headrace.machine.status import (
     PAUSED,
     PAUSES,
     RUN_TERMINAL,
+    TASKS_PAUSED,
     TERMINAL,
     TERMINATED,
     WORKFLOW_PAUSED,
@@ -112,7 +113,9 @@ def may_run(plan: Plan, run: RunState, index: int) -> bool | None:
     """What a task's join says now, told again in other words; None: it waits."""
     join, needs = plan.tasks[index].join, [run.task(need) for need in plan.tasks[index].needs]
     completed = sum(need.status is TaskStatus.COMPLETED for need in needs)
-    failed = sum(need.status in (TaskStatus.FAILED, TaskStatus.CANCELLED) or need.error == UPSTREAM_FAILED for need in needs)
+    failed = sum(
+        need.status in (TaskStatus.FAILED, TaskStatus.CANCELLED) or need.error == UPSTREAM_FAILED for need in needs
+    )
     are_over = all(need.status in TERMINAL for need in needs)
     if join == "all":
         return True if completed == len(needs) else False if failed or are_over else None
@@ -240,6 +243,11 @@ class Runs(RuleBasedStateMachine):
     def the_run_is_paused_or_resumed(self, scope: int, is_over: bool) -> None:
         self._say(Resumed(scope, by="ada") if is_over else Paused(scope, by="ada"))
 
+    @rule(task=which, is_over=st.booleans())
+    def a_task_is_paused_or_resumed(self, task: int, is_over: bool) -> None:
+        index = task % (len(self.plan.tasks) + 1)
+        self._say((Resumed if is_over else Paused)(TASKS_PAUSED, by="ada", task=index))
+
     @rule(at=which, sketches=st.lists(SKETCHES, max_size=2), kind=which, choice=which)
     def the_run_is_moved(self, at: int, sketches: list[Sketch], kind: int, choice: int) -> None:
         """To a version in which some tasks are others: somebody pauses it, waits until nothing of it runs, and asks."""
@@ -283,6 +291,8 @@ class Runs(RuleBasedStateMachine):
             self._say(Released("ada"))
         for scope in (WORKFLOW_PAUSED, PAUSED):
             self._say(Resumed(scope, by="ada"))
+        for index in sorted(self.run.paused):
+            self._say(Resumed(TASKS_PAUSED, by="ada", task=index))
         for step in count():
             if self.run.status in RUN_TERMINAL:
                 return
@@ -317,7 +327,8 @@ class Runs(RuleBasedStateMachine):
         if state.status is TaskStatus.WAITING:
             return Decided(index, state.token, ("approved", "approved", "rejected", "expired")[kind % 4])
         if state.withheld:
-            return Resumed((PAUSED, WORKFLOW_PAUSED)[kind % 2])
+            scope = (PAUSED, WORKFLOW_PAUSED, TASKS_PAUSED)[kind % 3]
+            return Resumed(scope, task=task_of(index) if scope == TASKS_PAUSED else -1)
         if state.status is TaskStatus.PENDING:
             if kind % 4 < 3:  # otherwise a sweep says it too early
                 self.at = max(self.at, state.due_at or 0)
@@ -600,7 +611,8 @@ class Runs(RuleBasedStateMachine):
         )
         assert run.attention is (run.status is RunStatus.NEEDS_ATTENTION)
         assert (run.status is RunStatus.TERMINATED) == (run.control & TERMINATED > 0)
-        assert not (run.control & PAUSES and run.status in RUN_TERMINAL), "paused, and it has ended"
+        assert not ((run.control & PAUSES or run.paused) and run.status in RUN_TERMINAL), "paused, and it has ended"
+        assert bool(run.paused) is (run.control & TASKS_PAUSED > 0)
         assert run.status not in RUN_TERMINAL or self.store.finished is run.status, "its end was not told"
 
     def _check_signals(self, listening: dict[int, TaskState]) -> None:
@@ -659,7 +671,8 @@ class Runs(RuleBasedStateMachine):
             case TaskStatus.PENDING if state.withheld == "room":
                 assert self.run.task(task_of(index)).is_mapping, "it waits for room in a map that has ended"
             case TaskStatus.PENDING if state.withheld:
-                assert self.run.control & PAUSES, "withheld, and nothing pauses the run"
+                is_held = not is_compensation(index) and task_of(index) in self.run.paused
+                assert self.run.control & PAUSES or is_held, "withheld, and nothing pauses it"
             case TaskStatus.PENDING if state.due_at is None:
                 assert state.is_untouched
             case TaskStatus.PENDING:

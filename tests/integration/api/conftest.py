@@ -167,7 +167,7 @@ def _event(kind: str, body: str, actor: str) -> MachineEvent:
         raw = None if isinstance(given.input, msgspec.UnsetType) else bytes(given.input)
         return Reran(given.row_version, given.tasks, raw, given.reason, actor)
     if kind in ("paused", "resumed"):
-        return (Paused if kind == "paused" else Resumed)(given.scope, given.reason, actor)
+        return (Paused if kind == "paused" else Resumed)(given.scope, given.reason, actor, given.task)
     if kind == "prioritised":
         return Prioritised(given.priority, given.reason, actor)
     if kind == "released":

@@ -82,7 +82,9 @@ def claim_asked_children(t: Transaction, seconds: float, most: int) -> list[tupl
             continue
         t.put("child_run", key, {**row, "tried_at": t.now})
         what = (row["namespace"], row["workflow"], row["version"], row["input"], row["traceparent"])
-        found.append((UUID(bytes=key[0]), *key[1:], UUID(bytes=row["run_id"]), *what, row["is_awaited"], row["depth"], None))
+        found.append(
+            (UUID(bytes=key[0]), *key[1:], UUID(bytes=row["run_id"]), *what, row["is_awaited"], row["depth"], None)
+        )
     return found
 
 

@@ -27,6 +27,14 @@ def free_slots(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
 
 
 @model
+def hold_tasks(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("hold_tasks", list(columns)):
+        tasks = row["tasks"] and [int(task) for task in row["tasks"].strip("{}").split(",")]
+        t.put("run", (row["run_ids"],), {**(t.get("run", row["run_ids"]) or {}), "paused_tasks": tasks})
+    return []
+
+
+@model
 def set_priorities(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
     for row in given("set_priorities", list(columns)):
         run_id, priority = row["run_ids"], row["priorities"]

@@ -93,7 +93,10 @@ def load_runs(t: Transaction, ids: list[UUID]) -> list[tuple[Any, ...]]:
             rest = (run["traceparent"], instant(run.get("deadline_at")))
             rows = tasks[run_id.bytes] or [(None,) * (1 + len(LOADED_TASK))]
             parent = _parent_of(t, run_id.bytes) if run["trigger_source"] == "child" else None
-            found += [(*head, None if n else run["input"], *rest, parent, *row) for n, row in enumerate(rows)]
+            found += [
+                (*head, None if n else run["input"], *rest, parent, run.get("paused_tasks"), *row)
+                for n, row in enumerate(rows)
+            ]
     return found
 
 
