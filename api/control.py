@@ -15,6 +15,7 @@ from api.openapi import answers, body
 from api.schemas.control import MigrateBody, Migration, Obstacle, Rerun, RerunBody, RerunTask, SkipBody
 from api.schemas.wire import Accepted, ReasonBody
 from api.wiring import Wired, Wiring
+from headrace.machine import Plan
 from headrace.machine.rerun import Foreseen
 from headrace.messages import effect_key
 from state.control import (
@@ -78,8 +79,9 @@ async def terminate(run_id: str, request: Request, wired: Wired) -> Response:
 )
 async def rerun_run(run_id: str, request: Request, wired: Wired) -> Response:
     """Let part of a run that has ended run again: tasks and all that depends on them, or what failed. The results of
-    the others stand. With `dry_run` nothing happens: the answer says what would run again, which effects repeat, and
-    what protects them.
+    the others stand. It stays on its version, or goes on with the `version` that is asked for. With `dry_run` nothing
+    happens: the answer says what would run again, which effects repeat, what protects them, and what stands in the way
+    of that version.
     """
     id_ = parse_id(run_id, "run")
     asked, content = await read(request, RerunBody)
@@ -90,11 +92,11 @@ async def rerun_run(run_id: str, request: Request, wired: Wired) -> Response:
 
     async def act(connection: Connection) -> Answer:
         if asked.dry_run:
-            prospect = await foresee_rerun(connection, wired.store, wired.plans, id_, asked.tasks)
+            prospect = await foresee_rerun(connection, wired.store, wired.plans, id_, asked.tasks, asked.version)
             return answer(_rerun(prospect, dry_run=True))
         prospect = await rerun(
             connection, wired.store, wired.plans, id_, asked.tasks, input=given, row_version=asked.row_version,
-            reason=asked.reason, actor=who,
+            reason=asked.reason, actor=who, version=asked.version,
         )  # fmt: skip
         return answer(_rerun(prospect, dry_run=False), 202)
 
@@ -178,22 +180,24 @@ def _migration(move: Move, *, dry_run: bool) -> Migration:
 
 
 def _rerun(prospect: Prospect, *, dry_run: bool) -> Rerun:
-    run, plan = prospect.run, prospect.run.plan
+    run, plan = prospect.run, prospect.plan
     again = {each.task for each in prospect.tasks}
     run_id = run.key.decode()
     return Rerun(
         run_id,
         dry_run,
         plan.name,
-        plan.version,
+        run.plan.version,
         run.row_version,
-        [_again(run, each) for each in prospect.tasks],
-        [spec.name for spec in plan.tasks if spec.index not in again],
+        [_again(run, plan, each) for each in prospect.tasks],
+        [] if prospect.obstacles else [spec.name for spec in plan.tasks if spec.index not in again],
+        plan.version,
+        [Obstacle(each.task, each.why) for each in prospect.obstacles],
     )
 
 
-def _again(run: StoredRun, each: Foreseen) -> RerunTask:
-    spec, state = run.plan.tasks[each.task], run.task(each.task)
+def _again(run: StoredRun, plan: Plan, each: Foreseen) -> RerunTask:
+    spec, state = plan.tasks[each.task], run.task(each.task)
     key = None if spec.run is None else effect_key(run.key.decode(), spec.name, None if spec.repeat is None else 0)
     key = None if spec.map is not None else key
     return RerunTask(spec.name, state.status, state.attempt, each.then, each.effect, each.protected_by, key, each.items)

@@ -304,15 +304,24 @@ def prioritise(run_id: str, priority: int, reason: str = "") -> Flow[None]:
 
 
 def rerun(
-    run_id: str, *tasks: str, input: Any = None, reason: str = "", row_version: int | None = None, dry_run: bool = False
+    run_id: str,
+    *tasks: str,
+    input: Any = None,
+    version: int | None = None,
+    reason: str = "",
+    row_version: int | None = None,
+    dry_run: bool = False,
 ) -> Flow[Rerun]:
     """Let these tasks of a run that has ended, and all that depends on them, run again; without any, what failed or was
     cancelled. The answer says which effects repeat, and what protects them; with `dry_run` nothing else happens.
 
-    input: of the only task named. row_version: of a dry run; raises ConflictError when the run has moved since, has not
-    ended, or has nothing to run again.
+    input: of the only task named. version: of the workflow, to go on with; its own when left out. row_version: of a dry
+    run; raises ConflictError when the run has moved since, has not ended, has nothing to run again, or cannot go on
+    with that version.
     """
     body: dict[str, Any] = {"tasks": list(tasks), "reason": reason, "dry_run": dry_run}
+    if version is not None:
+        body["version"] = version
     if input is not None:
         body["input"] = msgspec.Raw(payload.encode(input))
     if row_version is not None:

@@ -419,6 +419,12 @@ class RerunTask(msgspec.Struct, frozen=True):
     """Of a map: how many of its items that began run again."""
 
 
+class Obstacle(msgspec.Struct, frozen=True):
+    why: str
+    task: str | None = None
+    """None: the run as a whole."""
+
+
 class Rerun(msgspec.Struct, frozen=True):
     """What of a run runs again, and what stands."""
 
@@ -430,12 +436,10 @@ class Rerun(msgspec.Struct, frozen=True):
     workflow: str = ""
     version: int = 0
     dry_run: bool = False
-
-
-class Obstacle(msgspec.Struct, frozen=True):
-    why: str
-    task: str | None = None
-    """None: the run as a whole."""
+    to_version: int = 0
+    """The one on which it runs again: its own, unless another was asked for."""
+    obstacles: list[Obstacle] = []
+    """What stands in the way of that version; then nothing runs again."""
 
 
 class Migration(msgspec.Struct, frozen=True):

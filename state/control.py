@@ -15,9 +15,9 @@ import msgspec
 import psycopg
 
 from headrace.errors import ConflictError, NotFoundError
-from headrace.machine import Reran, RunStatus
+from headrace.machine import Plan, Reran, RunStatus
 from headrace.machine.advance import can_be_supplied
-from headrace.machine.migration import why_not_paused
+from headrace.machine.migration import Obstacle, find_rerun_obstacles, why_not_moved, why_not_paused
 from headrace.machine.place import is_item
 from headrace.machine.rerun import Foreseen
 from headrace.machine.rerun import foresee as foresee_tasks
@@ -51,6 +51,14 @@ class Prospect(NamedTuple):
 
     run: StoredRun
     tasks: list[Foreseen]
+    to: Plan | None = None
+    """The version that it would go on with; None: its own."""
+    obstacles: Sequence[Obstacle] = ()
+    """What stands in the way of that; then nothing is foreseen."""
+
+    @property
+    def plan(self) -> Plan:
+        return self.to or self.run.plan
 
 
 async def find_standing(connection: Connection, namespace: str, run_id: UUID) -> Standing:
@@ -209,37 +217,49 @@ async def supply_output(
 
 
 async def foresee_rerun(
-    connection: Connection, store: Store, plans: Plans, run_id: UUID, tasks: Sequence[str]
+    connection: Connection, store: Store, plans: Plans, run_id: UUID, tasks: Sequence[str], version: int | None = None
 ) -> Prospect:
     """What a rerun of these tasks and all that depends on them would do; without any, of what failed or was cancelled.
+    version: of its workflow, to go on with; None: its own.
 
     Raises NotFoundError, and ConflictError when the run has not ended, or nothing of it would run again.
     """
     run = await load_run(connection, store, plans, run_id)
-    return Prospect(run, foresee(run, tasks))
+    if version in (None, run.plan.version):
+        return Prospect(run, foresee(run, tasks))
+    to = await plans.latest(connection, store.settings.namespace, run.plan.name, version)
+    _check_ended(run)
+    obstacles = find_rerun_obstacles(to, run)
+    return Prospect(run, [] if obstacles else foresee(run, tasks, to), to, obstacles)
 
 
-def foresee(run: StoredRun, tasks: Sequence[str]) -> list[Foreseen]:
-    """What would run again of a run that was loaded; raises as `foresee_rerun`."""
+def _check_ended(run: StoredRun) -> None:
     where = {"run_id": run.key.decode()}
     if run.compensations is not None:
         raise ConflictError(_UNDONE, **where, status=run.status)
     if run.status not in RUN_TERMINAL:
         raise ConflictError(f"the run is {run.status}: only a run that has ended is rerun", **where, status=run.status)
-    chosen = tuple(_find_place(run, task) for task in tasks)
-    found = foresee_tasks(run.plan, run, Reran(run.row_version, chosen), 0)
+
+
+def foresee(run: StoredRun, tasks: Sequence[str], to: Plan | None = None) -> list[Foreseen]:
+    """What would run again of a run that was loaded; raises as `foresee_rerun`. to: the version it would go on with."""
+    plan = to or run.plan
+    _check_ended(run)
+    where = {"run_id": run.key.decode()}
+    chosen = tuple(_find_place(run, task, plan) for task in tasks)
+    found = foresee_tasks(run.plan, run, Reran(run.row_version, chosen, plan=to), 0)
     if not found:
         raise ConflictError(f"nothing of the run failed: it is {run.status}", **where, status=run.status)
     for each in found:
         if each.task in chosen and each.then == "skipped":
-            name = run.plan.tasks[each.task].name
+            name = plan.tasks[each.task].name
             raise ConflictError(f"task {name} would be skipped again: rerun what it needs", **where, task=name)
     return found
 
 
 async def rerun(
     connection: Connection, store: Store, plans: Plans, run_id: UUID, tasks: Sequence[str], *, input: bytes | None,
-    row_version: int | None, reason: str, actor: str,
+    row_version: int | None, reason: str, actor: str, version: int | None = None,
 ) -> Prospect:  # fmt: skip
     """Ask for that. input: checked JSON, in place of the rendered input of the only task named. row_version: of the run
     that was looked at before.
@@ -247,17 +267,21 @@ async def rerun(
     Raises as `foresee_rerun`, and ConflictError when the run has moved since, or something else was asked of it.
     """
     await have_alone(connection, store, run_id)
-    prospect = await foresee_rerun(connection, store, plans, run_id, tasks)
+    prospect = await foresee_rerun(connection, store, plans, run_id, tasks, version)
     run = prospect.run
+    if prospect.to is not None and (why := why_not_moved(prospect.to, prospect.obstacles)) is not None:
+        raise ConflictError(why, run_id=str(run_id), status=run.status)
     if row_version not in (None, run.row_version):
         raise ConflictError(
             f"the run has moved since: it is at row_version {run.row_version}", run_id=str(run_id), status=run.status
         )
     body: dict[str, Any] = {
         "row_version": run.row_version,
-        "tasks": [_find_place(run, task) for task in tasks],
+        "tasks": [_find_place(run, task, prospect.plan) for task in tasks],
         "reason": reason,
     }
+    if prospect.to is not None:
+        body["version_id"] = prospect.to.version_id
     if input is not None:
         body["input"] = msgspec.Raw(input)
     await request(connection, store, str(run_id), "reran", body, actor)
@@ -268,9 +292,9 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-def _find_place(run: StoredRun, task: str) -> int:
-    """Of a task, or of an item that has begun, such as `pages.17`."""
-    place = run.plan.find(task)
+def _find_place(run: StoredRun, task: str, plan: Plan | None = None) -> int:
+    """Of a task, or of an item that has begun, such as `pages.17`. plan: of the version that is meant."""
+    place = (plan or run.plan).find(task)
     if place is None:
         raise NotFoundError(f"workflow {run.plan.name} has no task {task}", task=task)
     if is_item(place) and run.task(place).is_untouched:

@@ -594,6 +594,9 @@ class Rows:
             detail["input"] = msgspec.Raw(event.input)
             (task,) = event.tasks
             token = run.task(task).token
+        if event.plan is not None and event.plan.version_id != run.plan.version_id:
+            detail["version"] = {"from": run.plan.version, "to": event.plan.version}
+            self._move_to(run, event.plan)
         raw = msgspec.json.encode(detail)
         self.add("insert_history", run.run_id, row_version, "reran", task, token, event.by or None, raw)
         self.add("clear_outputs", run.run_id)
@@ -605,9 +608,12 @@ class Rows:
         detail = {"from": run.plan.version, "to": event.plan.version, "reason": event.reason}
         raw = msgspec.json.encode(detail)
         self.add("insert_history", run.run_id, row_version, "migrated", None, None, event.by or None, raw)
+        self._move_to(run, event.plan)
+
+    def _move_to(self, run: StoredRun, plan: Plan) -> None:
         moves = self.rows.setdefault("move_runs", [])
         moves[:] = [move for move in moves if move[0] != run.run_id]  # of two in a batch the later one holds
-        moves.append((run.run_id, event.plan.version_id))
+        moves.append((run.run_id, plan.version_id))
 
     # -- giving ----------------------------------------------------------------------
     def _save_tasks(self, run: StoredRun) -> None:

@@ -93,6 +93,8 @@ RETRY_SECONDS: Final = 0.05
 RETRY_SECONDS_MAX: Final = 2.0
 
 
+OF_A_VERSION: Final = ("migrated", "reran")
+"""Requests that may name a version for their run to go on with."""
 _WITHOUT_A_SESSION: Final = (Requested, Due, Admitted)
 OfHandOut = Started | Succeeded | Failed | Returned | Lost | Due | Admitted
 """What names the hand-out it is about, and so needs its nonce."""
@@ -300,7 +302,7 @@ class RunAgent:
     def _read_anew(self, requests: dict[str, Request]) -> None:
         """Runs that are to be moved to another version: that may read outputs which the older one had no use for, and
         which are not in memory."""
-        moving = {one.key for one in requests.values() if one.kind == "migrated" and not one.applied}
+        moving = {one.key for one in requests.values() if one.kind in OF_A_VERSION and not one.applied}
         known = {key for key in moving if self._cache.get(key) is not None}
         for key in known:
             self._cache.drop(key)
@@ -424,13 +426,16 @@ class RunAgent:
             return None  # one of another run, too: whoever can write to the topic may not move what was asked for
         if run.attention and request.kind not in HEARD_IN_ISOLATION:
             return None  # it stays in the inbox, and is said again once somebody has let the run go on
-        given = msgspec.json.decode(request.body, type=_Body) if request.kind == "migrated" else None
-        plan = None if given is None else self._cache.plan(given.version_id)
-        if given is not None and plan is None:
+        given = msgspec.json.decode(request.body, type=_Body) if request.kind in OF_A_VERSION else _NO_VERSION
+        plan = None if given.version_id < 0 else self._cache.plan(given.version_id)
+        if plan is None and given.version_id >= 0:
             return None  # it stays in the inbox, too, for a release that can read the version it names
         rows.add("apply_inbox", UUID(inbox).bytes)
         requests[inbox] = request._replace(applied=True)
-        return request.event() if given is None or plan is None else Migrated(plan, given.reason, request.actor)
+        if request.kind == "migrated" and plan is not None:
+            return Migrated(plan, given.reason, request.actor)
+        event = request.event()
+        return msgspec.structs.replace(event, plan=plan) if isinstance(event, Reran) and plan is not None else event
 
     def _isolate(self, run: StoredRun, record: Message, bug: Exception, at: int, rows: Rows) -> bool:
         """Deciding this run's event raised, which is a bug of ours: the record is set aside, and the run waits for a
@@ -569,6 +574,9 @@ class _Body(msgspec.Struct):
     output: msgspec.Raw = msgspec.Raw(b"null")
     votes: msgspec.Raw = msgspec.Raw(b"[]")
     form: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_NO_VERSION: Final = _Body()
 
 
 def _event_of(kind: str, body: str, actor: str) -> MachineEvent | None:

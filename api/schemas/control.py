@@ -19,6 +19,8 @@ class RerunBody(msgspec.Struct, forbid_unknown_fields=True):
     """Only say what would run again."""
     row_version: Version | None = None
     """As a dry run said: refused when the run has moved since."""
+    version: Version | None = None
+    """Of its workflow, to go on with; left out: the one that it is on. What that adds runs, too."""
 
 
 class MigrateBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,11 +73,15 @@ class Rerun(msgspec.Struct):
     dry_run: bool
     workflow: str
     version: int
-    """The one that runs: the run stays on it."""
+    """The one that it is on."""
     row_version: int
     again: list[RerunTask]
     reused: list[str]
     """Tasks whose ends stand."""
+    to_version: int
+    """The one on which it runs again: its own, unless another was asked for."""
+    obstacles: list[Obstacle]
+    """What stands in the way of that version; then nothing runs again."""
 
 
 class SkipBody(msgspec.Struct, forbid_unknown_fields=True):

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headrace.cli.api import Api, Document
-from headrace.cli.command import command
+from headrace.cli.command import Exit, command
 from headrace.cli.run import RUN_HELP
 from headrace.cli.run_id import find_run
 from headrace.cli.terminal import Terminal, ago, table
@@ -81,7 +81,8 @@ def terminate_run(terminal: Terminal, api: Api, run: _Run, reason: _Reason = "")
     "rerun",
     panel="Runs",
     epilog="Exit codes: 0 accepted (or shown, with --dry-run), 1 not confirmed, 2 bad JSON, 3 no such run or task, "
-    "4 the run has not ended, has moved since it was shown, or nothing of it would run again, 5 API away.",
+    "4 the run has not ended, has moved since it was shown, cannot go on with that version, or nothing of it would run "
+    "again, 5 API away.",
 )
 def rerun_run(
     terminal: Terminal,
@@ -91,6 +92,7 @@ def rerun_run(
         list[str] | None, typer.Option("--from", help="this task, or item of a map, and all behind it; repeat it")
     ] = None,
     input: Annotated[str | None, typer.Option("--input", "-i", help="of the one task: JSON, @file or -")] = None,
+    version: Annotated[int | None, typer.Option("--version", min=1, help="go on with it; default its own")] = None,
     reason: _Reason = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would run again")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask whether the effects may repeat")] = False,
@@ -99,10 +101,14 @@ def rerun_run(
     run_id = find_run(api, run)
     body: dict[str, Any] = {"tasks": tasks or [], "reason": reason}
     body |= {"input": read_json(input)} if input is not None else {}
+    body |= {"version": version} if version is not None else {}
     shown = api.post(f"/runs/{run_id}/rerun", {**body, "dry_run": True})
     if dry_run:
         terminal.show(shown, lambda: _draw_rerun(shown))
         return
+    if shown.get("obstacles"):
+        terminal.errors.print(_draw_rerun(shown))
+        raise typer.Exit(Exit.CONFLICT)
     if not yes:
         terminal.errors.print(_draw_rerun(shown))
         if not sys.stdin.isatty():
@@ -135,12 +141,20 @@ def skip_task(
 
 
 def _draw_rerun(shown: Document) -> RenderableType:
+    version, to = shown["version"], shown.get("to_version", shown["version"])
+    if shown.get("obstacles"):
+        lines = [
+            Text(f"  {'the run' if each['task'] is None else 'task ' + each['task']}: {each['why']}")
+            for each in shown["obstacles"]
+        ]
+        return Group(Text(f"{shown['workflow']} cannot go on from v{version} with v{to}:"), *lines)
     rows = table("task", "is", "then", "effect")
     for each in shown["again"]:
         items = f" ({each['items']} items)" if each.get("items") is not None else ""
         rows.add_row(each["task"] + items, each["status"], each["then"], _effect(each))
     reused = ", ".join(shown["reused"]) or "nothing"
-    return Group(Text(f"{shown['workflow']} v{shown['version']}; reused: {reused}"), rows)
+    on = f"v{version}" if to == version else f"v{version}, from here on v{to}"
+    return Group(Text(f"{shown['workflow']} {on}; reused: {reused}"), rows)
 
 
 def _effect(each: Document) -> str:

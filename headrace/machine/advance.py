@@ -53,7 +53,7 @@ from headrace.machine.handout import (
 )
 from headrace.machine.join import count_needs, unskip, untouched_again
 from headrace.machine.mapping import cancel_task, forget_items, is_reopened, reopen_map, rerun_items
-from headrace.machine.migration import migrate
+from headrace.machine.migration import find_rerun_obstacles, migrate
 from headrace.machine.pause import begin_pause, end_pause, is_held
 from headrace.machine.place import ITEMS_MAX, RUN, is_compensation, is_item, task_of
 from headrace.machine.plan import Plan
@@ -494,12 +494,17 @@ def can_be_supplied(plan: Plan, run: RunState, index: int) -> bool:
 def _reran(plan: Plan, run: RunState, event: Reran, at: int) -> Transition | None:
     """All that runs again is untouched first, with what it has counted. Then those begin whose joins the results that
     stand decide; the others follow by the graph, as ever."""
+    if event.plan is not None and event.plan.version_id != plan.version_id:
+        if find_rerun_obstacles(event.plan, run):
+            return None
+        plan = event.plan
     chosen = choose_rerun(plan, run, event.tasks)
     if run.row_version != event.row_version or not chosen:
         return None
     draft, ended = Transition(run), list[int]()
+    draft.plan = None if plan is run.plan else plan
     draft.control &= ~(TERMINATED | OVERDUE)
-    reopened = items_chosen(run, event.tasks, chosen)
+    reopened = items_chosen(plan, run, event.tasks, chosen)
     for index in chosen:
         task = run.task(index)
         if index in reopened:
@@ -535,8 +540,9 @@ def _reran(plan: Plan, run: RunState, event: Reran, at: int) -> Transition | Non
 
 def choose_rerun(plan: Plan, run: RunState, tasks: Sequence[int]) -> list[int]:
     """The tasks that a rerun takes, in the order of the graph; none when the run has not ended, or has begun to undo
-    what it did. An item stands for its map and what is behind that. tasks: as in `Reran`; one that is not in the graph,
-    or an item that never began, is none of them.
+    what it did. An item stands for its map and what is behind that. What the run does not have, since its version did
+    not, is taken in any case. tasks: as in `Reran`; one that is not in the graph, or an item that never began, is none
+    of them.
     """
     if run.status not in RUN_TERMINAL or run.compensations is not None:
         return []
@@ -551,17 +557,17 @@ def choose_rerun(plan: Plan, run: RunState, tasks: Sequence[int]) -> list[int]:
             chosen.add(index)
             after = plan.tasks[index].dependants
             found += after if tasks else [each for each in after if _was_skipped_by_others(run.task(each))]
-    return sorted(chosen)
+    return sorted(chosen.union(index for index in indices if index not in run.tasks))
 
 
 def _has_ended_item(run: RunState, place: int) -> bool:
     return run.task(task_of(place)).items is not None and run.task(place).status in TERMINAL
 
 
-def items_chosen(run: RunState, tasks: Sequence[int], chosen: Sequence[int]) -> dict[int, frozenset[int]]:
+def items_chosen(plan: Plan, run: RunState, tasks: Sequence[int], chosen: Sequence[int]) -> dict[int, frozenset[int]]:
     """Maps of which a rerun takes items only, and which of them; none where those are meant that failed. A map that is
     named itself, or that is behind something that runs again, starts over."""
-    behind = {after for index in chosen for after in run.plan.tasks[index].dependants}
+    behind = {after for index in chosen for after in plan.tasks[index].dependants}
     if not tasks:
         return {index: frozenset() for index in chosen if index not in behind and is_reopened(run, index)}
     over = behind.union(place for place in tasks if not is_item(place))

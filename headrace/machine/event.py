@@ -116,6 +116,9 @@ class Reran(msgspec.Struct, frozen=True):
     """JSON, in place of the rendered input of the only task named."""
     reason: str = ""
     by: str = ""
+    plan: Plan | None = None
+    """Of another version of its workflow, on which the run goes on from here; what that adds runs as well. None: it
+    stays on its own."""
 
 
 class Migrated(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ which is in its effect key, and its kind. The run is paused and nothing of it ru
 version would have to understand, and what newly may begin is withheld until somebody resumes the run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from headrace.machine.actions import RefuseMove, Transition
@@ -32,17 +32,27 @@ class Obstacle(NamedTuple):
 
 def find_obstacles(new: Plan, run: RunState) -> list[Obstacle]:
     """All of them, the run's own first, then in the order of the graph; none: it can be moved now."""
-    found: list[Obstacle] = []
+    of_the_run = [] if run.status is RunStatus.PAUSED else [Obstacle(None, why_not_paused(run.status))]
+    return [*_of_the_workflow(new, run), *of_the_run, *_of_the_graph(new, run)]
+
+
+def find_rerun_obstacles(new: Plan, run: RunState) -> list[Obstacle]:
+    """The same of a run that has ended and is to run again on another version. What stands and what runs again keep
+    their places and names alike: results, attempts, tokens and effect keys stand under them."""
+    return [*_of_the_workflow(new, run), *_of_the_graph(new, run)]
+
+
+def _of_the_workflow(new: Plan, run: RunState) -> Iterator[Obstacle]:
     if run.plan.name != new.name:
-        found.append(Obstacle(None, f"{new.name} is another workflow than {run.plan.name}"))
-    if run.status is not RunStatus.PAUSED:
-        found.append(Obstacle(None, why_not_paused(run.status)))
+        yield Obstacle(None, f"{new.name} is another workflow than {run.plan.name}")
     if run.compensations is not None:
-        found.append(Obstacle(None, "the run undoes what it did: it has ended, but for that"))
+        yield Obstacle(None, "the run undoes what it did: it has ended, but for that")
+
+
+def _of_the_graph(new: Plan, run: RunState) -> Iterator[Obstacle]:
     for index in sorted({task_of(place) for place in run.tasks} | run.paused):
         if (why := _why_not(run, new, index)) is not None:
-            found.append(Obstacle(run.plan.tasks[index].name, why))
-    return found
+            yield Obstacle(run.plan.tasks[index].name, why)
 
 
 def why_not_paused(status: RunStatus) -> str:
@@ -73,6 +83,8 @@ def _why_not(run: RunState, new: Plan, index: int) -> str | None:
         return "it is being looked up what became of its effect, and it has no lookup now"
     if task.status not in TERMINAL and _limits(other) != _limits(spec):
         return f"it is open with {_limits(spec)}, and has {_limits(other)} now"
+    if (other.repeat is None) is not (spec.repeat is None):
+        return "its rounds are counted, and it is a repeat in one of the versions only"
     if other.is_referenced and task.status is COMPLETED and task.output is None:
         return "its output was not kept, and would be read now"
     return None

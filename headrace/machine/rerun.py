@@ -40,6 +40,7 @@ def foresee(plan: Plan, run: RunState, event: Reran, at: int) -> list[Foreseen]:
     transition = advance(plan, run, event, at)
     if transition is None:
         return []
+    plan = transition.plan or plan
     found = []
     items: dict[int, list[int]] = {}
     for place in transition.tasks:

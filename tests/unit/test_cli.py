@@ -471,6 +471,15 @@ def test_show_draws_the_graph_with_states_attempts_and_errors(api: FakeApi) -> N
     assert [task["name"] for task in document["tasks"]] == ["write", "sign", "pack", "send"]
 
 
+def test_show_tells_a_deadline_a_priority_and_a_paused_task(api: FakeApi) -> None:
+    run = {**run_document("running"), "deadline_at": "2030-01-01T00:00:00Z", "priority": 5}
+    api.answers[f"GET /runs/{RUN_ID}"] = httpx.Response(200, json=run)
+    api.answers[f"GET /runs/{RUN_ID}/tasks"] = items(task_document("write", status="running", is_paused=True))
+    lines = headrace("show", RUN_ID).stdout.splitlines()
+    assert lines[1].startswith("fails unless it has ended by 2030-01-01T00:00:00Z, in ")
+    assert lines[2:] == ["priority +5 in the queues of pools", "● write  running, attempt 1 of 3  paused"]
+
+
 def test_show_says_how_far_a_run_is_undone(api: FakeApi) -> None:
     failed = task_document("send", "write", status="failed", attempts_max=1, error={"code": "ERROR", "message": "no"})
     api.answers[f"GET /runs/{RUN_ID}"] = httpx.Response(200, json=run_document("compensation_failed"))

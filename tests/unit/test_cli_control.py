@@ -26,6 +26,28 @@ def test_an_act_sends_its_reason(api: FakeApi, verb: str) -> None:
     assert api.body() == {"reason": "to look"}
 
 
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_one_task_is_paused_by_its_name(api: FakeApi, verb: str) -> None:
+    api.answers[f"POST /tasks/{RUN_ID}.charge/{verb}"] = httpx.Response(202, json=ACCEPTED)
+    shown = headrace(verb, RUN_ID, "--task", "charge", "--reason", "to look")
+    assert (shown.exit_code, f"task charge of run {RUN_ID}" in shown.output) == (0, True)
+    assert api.body() == {"reason": "to look"}
+    assert headrace(verb, "workflow", "orders", "--task", "charge").exit_code == 2
+
+
+def test_a_rerun_on_another_version_says_so_and_stops_at_what_stands_in_the_way(api: FakeApi) -> None:
+    path = f"POST /runs/{RUN_ID}/rerun"
+    api.answers[path] = httpx.Response(200, json={**FORESEEN, "to_version": 4, "obstacles": []})
+    shown = headrace("rerun", RUN_ID, "--version", "4", "--dry-run")
+    assert (shown.exit_code, "orders v3, from here on v4" in shown.output) == (0, True)
+    assert api.body() == {"tasks": [], "reason": "", "version": 4, "dry_run": True}
+    why = [{"task": "charge", "why": "it has begun, and version 4 has no such task"}]
+    api.answers[path] = httpx.Response(200, json={**FORESEEN, "to_version": 4, "obstacles": why, "again": []})
+    refused = headrace("rerun", RUN_ID, "--version", "4", "--yes")
+    assert (refused.exit_code, "task charge: it has begun" in refused.output) == (4, True)
+    assert len(api.asked) == 2, "nothing was asked for"
+
+
 def test_a_dry_run_shows_what_repeats_and_what_protects_it(api: FakeApi) -> None:
     api.answers[f"POST /runs/{RUN_ID}/rerun"] = httpx.Response(200, json=FORESEEN)
     shown = headrace("rerun", RUN_ID, "--from", "charge", "--dry-run")

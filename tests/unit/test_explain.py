@@ -246,7 +246,7 @@ OF_STATUS = {
 """What the nearest cause of a task may be, once what concerns the whole run is set aside."""
 OF_UNDONE = {Code.RUN_COMPENSATING, Code.COMPENSATION_LATER}
 """Of runs that undo what they did, which have a walk of their own."""
-WHOLE_RUN = {"NEEDS_ATTENTION", "REQUEST_NOT_APPLIED", "LOOKING_UP", "PAUSED"}
+WHOLE_RUN = {"NEEDS_ATTENTION", "REQUEST_NOT_APPLIED", "LOOKING_UP", "PAUSED", "TASK_PAUSED"}
 STOPS = (None, Stop("cancelled", ago(4), "ana", "enough"), Stop("isolated", ago(4), "", "KeyError", ID))
 PAUSES = (Pause(ago(30), "ana", "to look"), Pause(ago(20), of_workflow=True))
 
@@ -275,10 +275,13 @@ def every_facts() -> Iterator[Facts]:
     plain = [state for state in queued() if not state.lookups and state.last_error is None]
     for state, engine, queues, ahead in itertools.product(plain, ENGINES.values(), QUEUES.values(), ({}, {"mail": 3})):
         yield facts(state, engine=engine, queues=queues, ahead=ahead)
+    for state, status in itertools.product([*pending(), *queued(), *running(), *waiting(), None], OPEN_STATUSES):
+        yield facts(state, status, pauses=(Pause(ago(60), "ana", "to look", task=CLAIMS),))
     for pause in (Pause(ago(60), "ana", "to look"), Pause(ago(60))):
         yield facts(task(TaskStatus.QUEUED), held={CLAIMS: pause})
 
 
+OPEN_STATUSES = (RunStatus.RUNNING, RunStatus.WAITING)
 LINES: tuple[dict[int, InLine], ...] = (
     {},
     {1: InLine(1, ago(9))},
@@ -709,3 +712,27 @@ def test_a_task_in_line_says_its_place_and_who_holds_what_it_waits_for():
         f"Task task waits for a slot of pool db, as number 4 of 4: 9 of 9 are held, by {RUN_ID}.task and 8 more."
     )
     assert (cause.points_to.link, cause.acts[0].cli) == ("/pools/db", "headrace pools db")
+
+
+def test_a_paused_task_is_told_with_what_of_it_still_runs():
+    pause = Pause(ago(60), "ana", "to look", task=CLAIMS)
+    of = facts(task(TaskStatus.RUNNING, owner=LIVE, lister=LIVE), pauses=(pause,))
+    (cause, *_) = explain_run(of)
+    assert (cause.code, cause.text) == (
+        Code.TASK_PAUSED, "Task task is paused for 60.0 s by ana: to look; task still runs."
+    )  # fmt: skip
+    assert cause.acts[0].cli == f"headrace resume {RUN_ID} --task task"
+    withheld = facts(task(TaskStatus.PENDING, withheld=True), pauses=(pause,))
+    (cause, after, *_) = explain_task(withheld, CLAIMS)
+    assert cause.text.endswith("; nothing of it runs, and task begins when it is resumed.")
+    assert (after.code, after.text.endswith("is withheld until it is resumed.")) == (Code.WITHHELD, True)
+    assert next(cause.code for cause in explain_task(of, PLAIN)) is not Code.TASK_PAUSED, "another is not"
+
+
+def test_a_run_that_was_cancelled_by_its_child_says_which():
+    error = Failure("CHILD_CANCELLED", "run x of workflow other was cancelled")
+    gone = task(TaskStatus.CANCELLED, task=KID, error=error)
+    of = facts(None, RunStatus.CANCELLED, tasks={KID: gone}, ended=frozenset({0, 1, 2, 3, 4, 5, 6}))
+    first, second = explain_run(of)
+    assert (first.code, first.text) == (Code.RUN_CANCELLED, "The run was cancelled: task kid was, with its child.")
+    assert second.text == "Task kid was cancelled: run x of workflow other was cancelled."

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from headrace.expressions import OF_ITS_END, compile_condition
 from headrace.machine import (
     Abort,
     Ask,
@@ -21,12 +22,13 @@ from headrace.machine import (
     TaskStatus,
     Unpark,
 )
-from headrace.machine.plan import WaitPlan
+from headrace.machine.migration import find_rerun_obstacles
+from headrace.machine.plan import RepeatPlan, WaitPlan
 from headrace.machine.reason import RERUN, SUPPLIED
 from headrace.machine.rerun import Foreseen, foresee
 from headrace.machine.run_state import UNTOUCHED
 from headrace.messages import Succeeded
-from tests.unit.machine_model import HOPELESS, INPUT, NONCE, SECOND, Trial, task
+from tests.unit.machine_model import HOPELESS, INPUT, NONCE, SECOND, Spec, Trial, plan_of, task
 from tests.unit.test_machine_pairs import STATES, SUBJECT, states_of
 
 
@@ -422,3 +424,97 @@ def test_a_task_that_was_given_its_output_runs_in_a_rerun():
     assert trial.told == [Dispatch(1, 1, 1, INPUT)]
     assert trial.state("b") is not UNTOUCHED
     assert msgspec.structs.asdict(trial.state("b"))["retries_from"] == 0
+
+
+# == on another version ================================================================================================
+OLD = (task("a"), task("b", "a", template="${{ tasks.a.output }}"), task("c", "b"))
+
+
+def on_another(trial: Trial, *specs: Spec, tasks: tuple[str, ...] = ()) -> bool:
+    plan = plan_of(*specs, version_id=1)
+    chosen = tuple(place for name in tasks if (place := plan.find(name)) is not None)
+    return trial.tell(Reran(trial.run.row_version, chosen, plan=plan))
+
+
+def failed_at_b() -> Trial:
+    trial = Trial(*OLD)
+    assert trial.succeed("a", b'{"sum":3}')
+    assert trial.fail("b", HOPELESS)
+    assert trial.status is RunStatus.FAILED
+    return trial
+
+
+def test_a_rerun_goes_on_with_another_version_in_one_step():
+    trial = failed_at_b()
+    assert on_another(trial, OLD[0], task("b", "a", template="${{ tasks.a.output.sum }}"), OLD[2], task("tell", "b"))
+    assert trial.told == [CloseLetter(1, 1, "replayed"), Dispatch(1, 2, 2, b"3")]
+    assert trial.plan.version_id == 1
+    assert trial.states == {"a": "completed", "b": "queued", "c": "pending", "tell": "pending"}
+    trial.restart()
+    for name in ("b", "c", "tell"):
+        assert trial.succeed(name)
+    assert trial.status is RunStatus.COMPLETED
+
+
+def test_what_the_other_version_adds_runs_too_and_what_stands_stands():
+    trial = Trial(task("a"), task("b", "a"))
+    assert trial.succeed("a")
+    assert trial.succeed("b")
+    assert not trial.tell(Reran(trial.run.row_version)), "nothing failed"
+    assert on_another(trial, task("a"), task("b", "a"), task("tell", "b"), task("root"))
+    assert trial.states == {"a": "completed", "b": "completed", "tell": "queued", "root": "queued"}
+    trial.restart()
+    assert trial.succeed("tell")
+    assert trial.succeed("root")
+    assert trial.status is RunStatus.COMPLETED
+
+
+def test_a_task_of_a_rerun_takes_those_behind_it_by_the_new_graph():
+    trial = Trial(task("a"), task("b"), task("c"))
+    for name in ("a", "b", "c"):
+        assert trial.succeed(name)
+    assert on_another(trial, task("a"), task("b", "a"), task("c"), tasks=("a",))
+    assert trial.states == {"a": "queued", "b": "pending", "c": "completed"}
+    trial.restart()
+    assert trial.succeed("a")
+    assert trial.token("b") == 2, "no token is used again"
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        (OLD[0], OLD[2], OLD[1]),
+        (task("a"), task("x", "a"), task("c", "x")),
+        (task("a"), task("b", "a", asks=True), task("c", "b")),
+        (task("a"), task("b", "a", repeat=RepeatPlan(compile_condition("true", OF_ITS_END), 3)), task("c", "b")),
+    ],
+    ids=["moved", "renamed", "of another kind", "a repeat"],
+)
+def test_what_stands_in_the_way_of_a_version_stands_in_the_way_of_a_rerun_on_it(new: tuple[Spec, ...]):
+    trial = failed_at_b()
+    assert find_rerun_obstacles(plan_of(*new, version_id=1), trial.run)
+    assert not on_another(trial, *new)
+    assert trial.plan.version_id == 0
+
+
+def test_a_rerun_on_another_version_is_foreseen_as_it_happens():
+    trial = failed_at_b()
+    plan = plan_of(*OLD, task("tell", "a"), version_id=1)
+    found = foresee(trial.plan, trial.run, Reran(trial.run.row_version, plan=plan), trial.at)
+    assert [(plan.tasks[each.task].name, each.then, each.effect) for each in found] == [
+        ("b", "begins", "repeats"), ("c", "follows", "first"), ("tell", "begins", "first"),
+    ]  # fmt: skip
+    assert on_another(trial, *OLD, task("tell", "a"))
+    assert trial.states == {"a": "completed", "b": "queued", "c": "pending", "tell": "queued"}
+
+
+def test_a_map_goes_on_with_its_items_on_another_version():
+    trial = Trial(task("pages", over=["a", "b"], failures="finish"))
+    assert trial.succeed("pages.0")
+    assert trial.fail("pages.1", HOPELESS)
+    assert trial.status is RunStatus.FAILED
+    assert on_another(trial, task("pages", over=["a", "b"], failures="finish"), task("after", "pages"))
+    assert trial.items("pages") == ["completed", "queued"]
+    trial.restart()
+    assert trial.succeed("pages.1")
+    assert trial.states["after"] == "queued"

@@ -119,11 +119,13 @@ class Engine:
         return [row[2] for row in rows]
 
     def _event(self, inbox_id: Any, kind: str, body: str, actor: str) -> MachineEvent:
-        if kind == "migrated":
-            given = msgspec.json.decode(body)
+        given = msgspec.json.decode(body)
+        if "version_id" in given:
             plan = RunCache(self.database, self.plans).plan(given["version_id"])
             assert plan is not None
-            return Migrated(plan, given["reason"], actor)
+            if kind == "migrated":
+                return Migrated(plan, given["reason"], actor)
+            return msgspec.structs.replace(_event(kind, body, actor), plan=plan)
         return self._signal(inbox_id) if kind == "signalled" else _event(kind, body, actor)
 
     def _signal(self, signal_id: Any) -> Signalled:

@@ -274,3 +274,101 @@ async def test_an_approval_is_not_skipped(api, engine):
     refused = await api.post(f"/tasks/{run_id}.ok/skip", json={})
     assert (refused.status_code, "approval" in refused.json()["detail"]) == (409, True)
     assert engine.apply_requests() == []
+
+
+# == one task ==========================================================================================================
+async def test_a_pause_of_a_task_is_shown_explained_and_sound_and_the_rest_goes_on(api, engine):
+    await api.publish("name: two\ntasks:\n  a: { run: x }\n  b: { run: x, needs: a }\n  c: { run: x, needs: a }\n")
+    run_id = await api.start("two")
+    engine.start_body(run_id, "a")
+    body = {"reason": "to look"}
+    for name in ("a", "b"):
+        assert (await api.post(f"/tasks/{run_id}.{name}/pause", json=body, headers=ANA)).status_code == 202
+    assert engine.apply_requests() == ["paused", "paused"]
+    first, second = (await api.read(f"/runs/{run_id}/explain"))["causes"][:2]
+    assert (first["code"], second["code"]) == ("TASK_PAUSED", "TASK_PAUSED")
+    assert first["text"].endswith("by ana: to look; a still runs."), first["text"]
+    assert second["text"].endswith("by ana: to look; nothing of it runs.")
+    assert first["acts"][0]["api"] == f"POST /tasks/{run_id}.a/resume"
+    tasks = (await api.read(f"/runs/{run_id}/tasks"))["items"]
+    assert [(task["name"], task["is_paused"]) for task in tasks] == [("a", True), ("b", True), ("c", False)]
+    assert (await api.read(f"/runs/{run_id}"))["status"] == "running"
+    engine.complete(run_id, "a")
+    engine.complete(run_id, "c")
+    (cause, *_) = (await api.read(f"/tasks/{run_id}.b/explain"))["causes"]
+    assert (cause["code"], cause["tasks"]) == ("TASK_PAUSED", ["b"])
+    assert cause["text"].endswith("nothing of it runs, and b begins when it is resumed.")
+    checks = (await api.read("/doctor"))["checks"]
+    assert [check for check in checks if not check["ok"] and check["name"] not in ("relay", "server")] == []
+    assert (await api.post(f"/tasks/{run_id}.b/resume", json={"reason": "looked"}, headers=ANA)).status_code == 202
+    engine.apply_requests()
+    engine.complete(run_id, "b")
+    run = await api.read(f"/runs/{run_id}")
+    assert run["status"] == "completed"
+    assert await _history(api, run_id, "paused") == [("ana", "to look")] * 2
+    assert engine.load(run_id).paused == frozenset()
+
+
+async def test_a_task_that_cannot_be_paused_or_resumed_is_refused(api, engine):
+    await api.publish("name: some\ntasks:\n  a: { run: x }\n  pages: { run: x, map: { over: [1, 2] } }\n")
+    run_id = await api.start("some")
+    for path, status in (("nobody/pause", 404), ("pages.0/pause", 409), ("a/resume", 409)):
+        assert (await api.post(f"/tasks/{run_id}.{path}")).status_code == status, path
+    engine.complete(run_id, "a")
+    refused = await api.post(f"/tasks/{run_id}.a/pause")
+    assert (refused.status_code, refused.json()["detail"]) == (409, "task a is completed already")
+    await api.post(f"/tasks/{run_id}.pages/pause")
+    engine.apply_requests()
+    assert (await api.post(f"/tasks/{run_id}.pages/pause")).status_code == 409
+    await api.post(f"/runs/{run_id}/pause")
+    engine.apply_requests()
+    assert "its run is" in (await api.post(f"/tasks/{run_id}.a/resume")).json()["detail"]
+    assert (await api.post(f"/runs/{run_id}/cancel")).status_code == 202
+    engine.apply_requests()
+    assert (await api.post(f"/tasks/{run_id}.pages/resume")).status_code == 409
+
+
+# == another version ===================================================================================================
+async def test_a_rerun_on_another_version_is_shown_with_its_verdict_and_is_one_act(api, engine):
+    run_id = await _failed_at_b(api, engine)
+    more = CHAIN.replace("b: { run: x,", "b: { run: y,") + "  tell: { run: x, needs: b }\n"
+    await api.publish(more)
+    path = f"/runs/{run_id}/rerun"
+    shown = (await api.post(path, json={"version": 2, "dry_run": True})).json()
+    assert (shown["version"], shown["to_version"], shown["obstacles"], shown["reused"]) == (1, 2, [], ["a"])
+    assert [(each["task"], each["then"]) for each in shown["again"]] == [("b", "begins"), ("tell", "follows")]
+    body = {"version": 2, "row_version": shown["row_version"], "reason": "fixed in 2"}
+    assert (await api.post(path, json=body, headers=ANA)).status_code == 202
+    assert engine.apply_requests() == ["reran"]
+    run = await api.read(f"/runs/{run_id}")
+    assert (run["version"], run["status"]) == (2, "running")
+    assert engine.load(run_id).plan.tasks[1].run == "y"
+    (line,) = [item for item in (await api.read(f"/runs/{run_id}/history"))["items"] if item["kind"] == "reran"]
+    assert line["detail"]["version"] == {"from": 1, "to": 2}
+    for name in ("b", "tell"):
+        engine.complete(run_id, name)
+    assert (await api.read(f"/runs/{run_id}"))["status"] == "completed"
+    checks = (await api.read("/doctor"))["checks"]
+    assert [check for check in checks if not check["ok"] and check["name"] not in ("relay", "server")] == []
+
+
+async def test_a_rerun_on_a_version_that_does_not_fit_is_refused_with_why(api, engine):
+    run_id = await _failed_at_b(api, engine)
+    await api.publish("name: chain\ntasks:\n  first: { run: x }\n  b: { run: x, needs: first }\n")
+    path = f"/runs/{run_id}/rerun"
+    shown = (await api.post(path, json={"version": 2, "dry_run": True})).json()
+    assert (shown["again"], [each["task"] for each in shown["obstacles"]]) == ([], ["a"])
+    refused = await api.post(path, json={"version": 2})
+    assert (refused.status_code, "version 2 has no such task" in refused.json()["detail"]) == (409, True)
+    assert (await api.post(path, json={"version": 9})).status_code == 404
+    assert (await api.post(path, json={"version": 1, "dry_run": True})).json()["to_version"] == 1
+    assert (await api.post(path, json={})).status_code == 202
+    engine.apply_requests()
+    assert (await api.read(f"/runs/{run_id}"))["version"] == 1
+
+
+async def _failed_at_b(api, engine) -> str:
+    run_id = await _start(api)
+    engine.complete(run_id, "a")
+    engine.fail(run_id, "b")
+    return run_id
