@@ -14,17 +14,19 @@ from api.schemas.version import (
     Moves,
     PublishCheck,
     RunsInFlight,
+    RunVerdict,
     TaskChange,
     VersionRuns,
     VersionRunsList,
 )
 from api.wiring import Wired
-from api.workflows import DEFINITION, read_workflow
+from api.workflows import DEFINITION, Migrate, read_workflow
 from headrace.errors import NotFoundError
 from headrace.machine import RunStatus
 from state.versions import Check, InFlight, Standing, check_publish, list_standing
 
 router = APIRouter(tags=["workflows"])
+Then = Literal["stays", "moves"]
 
 
 @router.get("/workflows/{workflow}/versions", responses=answers({200: VersionRunsList}, 404))
@@ -42,17 +44,19 @@ async def list_versions(workflow: str, wired: Wired) -> Response:
 
 
 @router.post("/workflows/check", responses=answers({200: PublishCheck}, 408, 413, 415), openapi_extra=DEFINITION)
-async def check(request: Request, wired: Wired) -> Response:
+async def check(request: Request, wired: Wired, migrate: Migrate = False) -> Response:
     """Say what publishing this content would lead to, and publish nothing: which version it would be, what is different
-    from the latest one, and which runs are in flight on which version. A wrong definition is refused as by a publish.
+    from the latest one, which runs are in flight on which version, and which of them could be moved. A wrong definition
+    is refused as by a publish.
     """
     _, workflow = await read_workflow(request)
     async with wired.database.reading() as connection:
         found = await check_publish(connection, wired.store, wired.plans, workflow)
-    return reply(_tell_check(workflow.name, found))
+    then: Then = "moves" if migrate or workflow.on_publish == "migrate" else "stays"
+    return reply(_tell_check(workflow.name, found, then))
 
 
-def _tell_check(name: str, check: Check) -> PublishCheck:
+def _tell_check(name: str, check: Check, then: Then) -> PublishCheck:
     latest = None if check.latest is None else check.latest.version
     return PublishCheck(
         name,
@@ -69,8 +73,13 @@ def _tell_check(name: str, check: Check) -> PublishCheck:
             [TaskChange(change.task, list(change.fields)) for change in check.difference.changed],
             list(check.difference.moved),
         ),
-        [_in_flight(each) for each in check.in_flight],
-        Moves(check.moves.looked_at, check.moves.movable, [Blocked(*each) for each in check.moves.obstacles]),
+        [_in_flight(each, "stays" if each.version == check.version else then) for each in check.in_flight],
+        Moves(
+            check.moves.looked_at,
+            check.moves.movable,
+            [Blocked(*each) for each in check.moves.obstacles],
+            [RunVerdict(each.run_id, each.version, RunStatus(each.status), each.why_not) for each in check.moves.runs],
+        ),
     )
 
 
@@ -95,6 +104,6 @@ def _tell(standing: Standing, *, is_latest: bool) -> VersionRuns:
     )
 
 
-def _in_flight(each: InFlight) -> RunsInFlight:
+def _in_flight(each: InFlight, then: Then = "stays") -> RunsInFlight:
     status = RunStatus(each.status)
-    return RunsInFlight(each.version, status, each.runs, str(each.oldest_run_id), each.oldest_at, "stays")
+    return RunsInFlight(each.version, status, each.runs, str(each.oldest_run_id), each.oldest_at, then)

@@ -4,7 +4,7 @@ import asyncio
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from api.answers import Answer, answer, reply
@@ -20,8 +20,10 @@ from headrace import graph
 from headrace.document import Document
 from headrace.errors import NotFoundError
 from state.queries.rows import Connection
+from state.rollout import start_moves
 from state.workflows import get_version, list_versions, list_workflows, publish
 
+Migrate = Annotated[bool, Query(description="Move runs in flight on older versions, where nothing stands in the way")]
 DEFINITION = body(None, others={"application/json": {"type": "object"}, "application/yaml": {"type": "string"}})
 _YAML = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
 
@@ -34,9 +36,11 @@ router = APIRouter(tags=["workflows"])
     responses=answers({201: Published, 200: Published}, 408, 413, 415),
     openapi_extra=DEFINITION,
 )
-async def publish_workflow(request: Request, wired: Wired) -> Response:
+async def publish_workflow(request: Request, wired: Wired, migrate: Migrate = False) -> Response:
     """Publish a workflow in JSON or YAML. The same content is the same version (200); other content is the next one
-    (201).
+    (201). With `migrate`, or where the workflow says `on_publish: migrate`, runs in flight on older versions are moved
+    to it by a bulk, those of which nothing stands in the way; a publish that is no news moves nobody unless it is asked
+    to.
     """
     text, workflow = await read_workflow(request)
     definition, who = workflow.canonical().decode(), actor(request)
@@ -45,7 +49,11 @@ async def publish_workflow(request: Request, wired: Wired) -> Response:
         done = await publish(
             connection, wired.namespace, workflow.name, definition, who, lambda path: Document(text).line(path)
         )
-        content = Published(workflow.name, done.version, done.created, done.digest, done.published_at)
+        bulk_id = None
+        if migrate or (done.created and workflow.on_publish == "migrate"):
+            bulk_id = await start_moves(connection, wired.store, workflow.name, done.version, actor=who)
+        told = None if bulk_id is None else str(bulk_id)
+        content = Published(workflow.name, done.version, done.created, done.digest, done.published_at, told)
         return answer(content, 201 if done.created else 200)
 
     return await perform(wired, request, text, act)

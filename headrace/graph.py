@@ -464,6 +464,9 @@ class Workflow(_Frozen):
     """Template of what comes out of a run that completed; None: only its tasks have outputs."""
     deadline: PositiveDuration | None = None
     """Of a run, from its start on; then all that is open ends, and the run has failed."""
+    on_publish: Literal["pin", "migrate"] = "pin"
+    """What becomes of runs in flight on older versions when this one is published: they stay on theirs, or those move
+    of which nothing stands in the way."""
     tasks: Annotated[dict[TaskName, Task], Field(min_length=1, max_length=TASKS_MAX)]
     """By name, in an order that is kept."""
 
@@ -607,9 +610,12 @@ class Builder:
         input: Mapping[str, Any] | None = None,
         output: Mapping[str, Any] | None = None,
         deadline: str | float | timedelta | None = None,
+        on_publish: Literal["pin", "migrate"] = "pin",
     ) -> None:
         self._content: dict[str, Any] = {"name": name, "description": description, "input": input, "output": output}
         self._content["deadline"] = _to_data(deadline)
+        if on_publish != "pin":
+            self._content["on_publish"] = on_publish
         self._tasks: dict[str, dict[str, Any]] = {}
         self._repeated: list[str] = []
 
@@ -668,6 +674,7 @@ def build(
     input: Mapping[str, Any] | None = None,
     output: Mapping[str, Any] | None = None,
     deadline: str | float | timedelta | None = None,
+    on_publish: Literal["pin", "migrate"] = "pin",
 ) -> Builder:
     """Begin a workflow in Python.
 
@@ -677,7 +684,7 @@ def build(
     >>> list(orders.publishable().tasks)
     ['validate', 'charge']
     """
-    return Builder(name, description=description, input=input, output=output, deadline=deadline)
+    return Builder(name, description=description, input=input, output=output, deadline=deadline, on_publish=on_publish)
 
 
 def _to_data(value: Any) -> Any:

@@ -102,13 +102,15 @@ class Definition(Protocol):
 
 
 # == workflows and runs ================================================================================================
-def publish(workflow: str | bytes | Mapping[str, Any] | Definition) -> Flow[Published]:
+def publish(workflow: str | bytes | Mapping[str, Any] | Definition, *, migrate: bool = False) -> Flow[Published]:
     """Publish a workflow: YAML or JSON text, a mapping, or one built in Python. The same content is the same version.
+    migrate: runs in flight on older versions are moved to it, those of which nothing stands in the way, by a bulk.
 
     Raises DefinitionError with every fault.
     """
     content, content_type = _definition(workflow)
-    return (yield from _write("/workflows", content, Published, content_type=content_type))
+    path = "/workflows?migrate=true" if migrate else "/workflows"
+    return (yield from _write(path, content, Published, content_type=content_type))
 
 
 def check(workflow: str | bytes | Mapping[str, Any] | Definition) -> Flow[PublishCheck]:
@@ -599,7 +601,7 @@ def bulk(
     act: str, filter: str = "", *, run_ids: Sequence[str] | None = None, rate: float = 10.0, reason: str = ""
 ) -> Flow[Bulk]:
     """Ask the same of all runs that match, `rate` a second, in the background. act: cancel, terminate, pause, resume,
-    release, rerun or migrate. filter: as of `runs`, and run_ids: of these only; one of them must say which.
+    release, rerun, migrate or move. filter: as of `runs`, and run_ids: of these only; one of them must say which.
 
     Raises ConflictError when there is none of which an open bulk does not ask it already.
     """

@@ -25,6 +25,8 @@ class Published(msgspec.Struct, frozen=True):
     version: int
     created: bool
     """False: this content was that version already."""
+    bulk_id: str | None = None
+    """That moves runs in flight on older versions, where that was asked for and there are any."""
 
 
 class RunsInFlight(msgspec.Struct, frozen=True):
@@ -35,7 +37,8 @@ class RunsInFlight(msgspec.Struct, frozen=True):
     runs: int
     oldest_run_id: str
     then: str = ""
-    """What a publish leads to for them: `stays`, on the version that a run began with."""
+    """What a publish leads to for them: `stays`, on the version that a run began with, or `moves`, where nothing stands
+    in the way."""
     oldest_at: datetime | None = None
 
 
@@ -48,7 +51,7 @@ class Difference(msgspec.Struct, frozen=True):
     """From the latest version to what is to be published."""
 
     fields: list[str] = []
-    """Of the workflow itself: description, input or output."""
+    """Of the workflow itself: description, input, output, deadline or on_publish."""
     added: list[str] = []
     removed: list[str] = []
     changed: list[TaskChange] = []
@@ -64,6 +67,15 @@ class Blocked(msgspec.Struct, frozen=True):
     runs: int
 
 
+class RunVerdict(msgspec.Struct, frozen=True):
+    """Whether one run could be moved."""
+
+    run_id: str
+    version: int
+    status: str
+    why_not: str | None = None
+
+
 class Moves(msgspec.Struct, frozen=True):
     """Which runs in flight could be moved to a version, once they are paused."""
 
@@ -71,6 +83,7 @@ class Moves(msgspec.Struct, frozen=True):
     """The oldest so many."""
     movable: int = 0
     obstacles: list[Blocked] = []
+    runs: list[RunVerdict] = []
 
 
 class PublishCheck(msgspec.Struct, frozen=True):

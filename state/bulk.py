@@ -31,7 +31,7 @@ RATE_DEFAULT: Final = 10.0
 REASONS_MAX: Final = 20
 """Different reasons of refusals that are told; the items have them all."""
 
-Act = Literal["replay", "cancel", "terminate", "pause", "resume", "release", "rerun", "migrate"]
+Act = Literal["replay", "cancel", "terminate", "pause", "resume", "release", "rerun", "migrate", "move"]
 
 
 class Selection(NamedTuple):
@@ -45,7 +45,7 @@ class Selection(NamedTuple):
 class Turn(NamedTuple):
     """What came of one item at its turn."""
 
-    outcome: Literal["done", "refused", "gone"]
+    outcome: Literal["done", "refused", "gone", "stopped"]
     reason: str | None = None
     inbox_id: UUID | None = None
     row_version: int | None = None
@@ -116,8 +116,9 @@ async def start_bulk(
 
 
 async def stop_bulk(connection: Connection, namespace: str, bulk_id: UUID, *, actor: str) -> None:
-    """End it now, in the caller's open transaction: what has not had its turn stays as it is. Raises NotFoundError, and
-    ConflictError when it is over.
+    """End it now, in the caller's open transaction: what has not had its turn stays as it is. Runs that it has paused
+    to move them are let go by its next steps, and it is over then. Raises NotFoundError, and ConflictError when it is
+    over, or was stopped before.
     """
     given = {"bulk_id": bulk_id, "namespace": namespace, "actor": actor}
     cursor = await connection.execute(SQL.text("stop_bulk"), given)

@@ -14,6 +14,7 @@ from headrace.filter import Filter
 from headrace.machine import RunStatus
 from headrace.machine.status import PAUSED, RUN_TERMINAL
 from state.bulk import SELECTED_MAX, Selection, Turn
+from state.bulk_moves import judge
 from state.control import Standing, foresee, load_runs, stand, touch_runs, why_not
 from state.migration import look_at_moves
 from state.plans import Plans
@@ -27,8 +28,8 @@ LOADED_STEP_MAX: Final = 20
 FORESEEN_MAX: Final = 20
 """Runs whose effects a dry run of a rerun tells, or whose obstacles one of a move, for the same reason."""
 
-RunAct = Literal["cancel", "terminate", "pause", "resume", "release", "rerun", "migrate"]
-LOADED: Final = ("rerun", "migrate")
+RunAct = Literal["cancel", "terminate", "pause", "resume", "release", "rerun", "migrate", "move"]
+LOADED: Final = ("rerun", "migrate", "move")
 """Acts for which a run is read with all its tasks, and that nothing else may be asked of it meanwhile."""
 
 _OPEN: Final = tuple(status for status in RunStatus if status not in RUN_TERMINAL)
@@ -40,11 +41,12 @@ _MEANT: Final[Mapping[RunAct, tuple[RunStatus, ...]]] = {
     "release": (RunStatus.NEEDS_ATTENTION,),
     "rerun": (RunStatus.FAILED,),
     "migrate": (RunStatus.PAUSED,),
+    "move": _OPEN,
 }
 """The statuses that are meant where a filter names none."""
 _KINDS: Final[Mapping[RunAct, Kind]] = {
     "cancel": "cancelled", "terminate": "terminated", "pause": "paused", "resume": "resumed", "release": "released",
-    "rerun": "reran", "migrate": "migrated",
+    "rerun": "reran", "migrate": "migrated", "move": "migrated",
 }  # fmt: skip
 
 
@@ -89,6 +91,9 @@ async def look_ahead(connection: Connection, store: Store, plans: Plans, act: Ru
     elif act == "migrate":
         looked_at = [id_ for id_ in ids if id_ in standing and not why_not(act, standing[id_])][:FORESEEN_MAX]
         refused.update(why for why, _ in (await _look_at_moves(connection, store, plans, looked_at)).values() if why)
+    elif act == "move":
+        looked_at = [id_ for id_ in ids if id_ in standing and not why_not(act, standing[id_])][:FORESEEN_MAX]
+        refused.update(v.why_not for v in (await judge(connection, store, plans, looked_at)).values() if v.why_not)
     return Outlook(
         len(standing) - refused.total(),
         refused.most_common(),

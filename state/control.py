@@ -17,11 +17,11 @@ import psycopg
 from headrace.errors import ConflictError, NotFoundError
 from headrace.machine import Plan, Reran, RunStatus
 from headrace.machine.advance import can_be_supplied
-from headrace.machine.migration import Obstacle, find_rerun_obstacles, why_not_moved, why_not_paused
+from headrace.machine.migration import Obstacle, find_lasting_obstacles, why_not_moved, why_not_paused
 from headrace.machine.place import is_item
 from headrace.machine.rerun import Foreseen
 from headrace.machine.rerun import foresee as foresee_tasks
-from headrace.machine.status import PAUSED, PAUSES, RUN_TERMINAL, TASKS_PAUSED, TERMINAL
+from headrace.machine.status import PAUSED, PAUSES, RUN_TERMINAL, TASKS_PAUSED, TERMINAL, WORKFLOW_PAUSED
 from state.plans import Plans
 from state.queries.rows import Connection, fetch, fetch_one
 from state.requests import request
@@ -32,7 +32,7 @@ _SQL = load("control")
 _RUN = load("run")
 
 
-Act = Literal["cancel", "terminate", "pause", "resume", "release", "rerun", "migrate"]
+Act = Literal["cancel", "terminate", "pause", "resume", "release", "rerun", "migrate", "move"]
 _UNDONE: Final = "the run undoes what it did, or has: its results do not stand any more; start another run"
 
 
@@ -99,9 +99,16 @@ def why_not(act: Act, run: Standing) -> str | None:
     if act == "resume":
         if not run.control & PAUSES:
             return f"the run is {run.status}, and not paused"
-        return None if run.control & PAUSED else "the run is paused with its workflow: resume that"
+        if run.control & PAUSED:
+            return None
+        if run.control & WORKFLOW_PAUSED:
+            return "the run is paused with its workflow: resume that"
+        return "the run is paused to be moved to another version, and goes on by itself"
     if run.status in RUN_TERMINAL:
         return f"the run is {run.status} already"
+    if act == "move":
+        is_aside = run.status is RunStatus.NEEDS_ATTENTION
+        return "the run stands aside until a person has looked: release it first" if is_aside else None
     if act == "migrate":
         return None if run.status is RunStatus.PAUSED else why_not_paused(run.status)
     if act == "cancel" and run.status is RunStatus.COMPENSATING:
@@ -229,7 +236,7 @@ async def foresee_rerun(
         return Prospect(run, foresee(run, tasks))
     to = await plans.latest(connection, store.settings.namespace, run.plan.name, version)
     _check_ended(run)
-    obstacles = find_rerun_obstacles(to, run)
+    obstacles = find_lasting_obstacles(to, run)
     return Prospect(run, [] if obstacles else foresee(run, tasks, to), to, obstacles)
 
 

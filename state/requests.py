@@ -42,10 +42,10 @@ async def request(
 
     Bodies: cancelled {"reason"}; decided {"task", "token", "outcome", "comment", "votes"?, "form"?}; replayed {"task",
     "token", "input"?}; resolved {"task", "token", "outcome", "comment", "output"?}; released {}; terminated {"reason"};
-    paused and resumed {"scope", "reason"}; prioritised {"priority", "reason"}; supplied {"task", "token", "output",
-    "reason"}; reran {"row_version", "tasks", "input"?, "reason"}; migrated {"version_id", "reason"}; child_told
-    {"task", "token", "child", "outcome", "output"?, "error"?}; signalled {}, which has its content in `signal` under
-    the same id. A body may hold `msgspec.Raw` for user data that must keep its bytes.
+    paused and resumed {"scope", "task"?, "reason"}; prioritised {"priority", "reason"}; supplied {"task", "token",
+    "output", "reason"}; reran {"row_version", "tasks", "input"?, "version_id"?, "reason"}; migrated {"version_id",
+    "resumes"?, "reason"}; child_told {"task", "token", "child", "outcome", "output"?, "error"?}; signalled {}, which
+    has its content in `signal` under the same id. A body may hold `msgspec.Raw` for user data that must keep its bytes.
     """
     inbox_id = inbox_id or str(uuid7())
     async with psycopg.AsyncRawCursor(connection) as cursor:

@@ -393,6 +393,7 @@ class Rows:
                 case RefuseMove():
                     by, reason = (event.by, event.reason) if isinstance(event, Migrated) else ("", "")
                     told = {"from": run.plan.version, "to": action.version, "why": action.why, "reason": reason}
+                    told |= _resumes(event)
                     self._history(run, "migration_refused", None, None, by, told)
                 case Finish():
                     if action.output is not None or action.error is not None:
@@ -605,7 +606,7 @@ class Rows:
 
     def _migrate(self, run: StoredRun, event: Migrated, row_version: int) -> None:
         """Before the run is moved, while its plan is still the older one."""
-        detail = {"from": run.plan.version, "to": event.plan.version, "reason": event.reason}
+        detail = {"from": run.plan.version, "to": event.plan.version, "reason": event.reason, **_resumes(event)}
         raw = msgspec.json.encode(detail)
         self.add("insert_history", run.run_id, row_version, "migrated", None, None, event.by or None, raw)
         self._move_to(run, event.plan)
@@ -722,6 +723,11 @@ def digest_of(title: str, context: bytes | None, form: bytes | None) -> str:
     """SHA-256, in hex, of what people are shown: the JSON `{"title":…,"context":…,"form":…}` without spaces."""
     shown = {"title": title, "context": msgspec.Raw(context or b"null"), "form": msgspec.Raw(form or b"null")}
     return sha256(msgspec.json.encode(shown)).hexdigest()
+
+
+def _resumes(event: MachineEvent | None) -> dict[str, Any]:
+    """The pause that a move ends, for the history."""
+    return {"resumes": event.resumes} if isinstance(event, Migrated) and event.resumes else {}
 
 
 def _seconds(microseconds: int | None) -> int | None:

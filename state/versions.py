@@ -11,7 +11,7 @@ import msgspec
 from headrace.difference import Difference, compare
 from headrace.graph import Workflow
 from headrace.machine import Plan, compile_plan
-from headrace.machine.migration import find_obstacles
+from headrace.machine.migration import find_lasting_obstacles, why_not_moved
 from state.control import load_runs
 from state.plans import Plans
 from state.queries.rows import Connection, fetch
@@ -56,6 +56,14 @@ class Blocked(NamedTuple):
     runs: int
 
 
+class RunVerdict(NamedTuple):
+    run_id: str
+    version: int
+    status: str
+    why_not: str | None
+    """None: nothing stands in the way, once nothing of it runs."""
+
+
 class Moves(NamedTuple):
     """Which runs in flight could be moved to a version, once they are paused."""
 
@@ -64,6 +72,8 @@ class Moves(NamedTuple):
     movable: int
     obstacles: list[Blocked]
     """Of the others, the most frequent first."""
+    runs: list[RunVerdict]
+    """Each that was looked at, oldest first."""
 
 
 class Check(NamedTuple):
@@ -88,7 +98,7 @@ async def check_publish(connection: Connection, store: Store, plans: Plans, work
     latest = await get_version(connection, namespace, name)
     in_flight = await count_in_flight(connection, namespace, name)
     if latest is None:
-        return Check(1, digest, True, None, None, in_flight, Moves(0, 0, []))
+        return Check(1, digest, True, None, None, in_flight, Moves(0, 0, [], []))
     known = {row.digest: row.version for row in await list_versions(connection, namespace, name)}
     version = known.get(digest, latest.version + 1)
     difference = compare(_read(latest.definition), _read(definition))
@@ -103,12 +113,15 @@ async def _foresee_moves(connection: Connection, store: Store, plans: Plans, to:
         limit=MOVES_MAX,
     )  # fmt: skip
     runs = (await load_runs(connection, store, plans, ids)).values() if ids else ()
-    movable, found = 0, Counter[tuple[str, str]]()
+    verdicts, found = list[RunVerdict](), Counter[tuple[str, str]]()
     for run in runs:
-        obstacles = [(each.task, each.why) for each in find_obstacles(to, run) if each.task is not None]
-        movable += not obstacles
-        found.update(obstacles)
-    return Moves(len(runs), movable, [Blocked(*what, count) for what, count in found.most_common(BLOCKED_MAX)])
+        obstacles = find_lasting_obstacles(to, run)
+        found.update((each.task, each.why) for each in obstacles if each.task is not None)
+        why = why_not_moved(to, obstacles)
+        verdicts.append(RunVerdict(run.key.decode(), run.plan.version, run.status, why))
+    movable = sum(verdict.why_not is None for verdict in verdicts)
+    told = [Blocked(*what, count) for what, count in found.most_common(BLOCKED_MAX)]
+    return Moves(len(verdicts), movable, told, verdicts)
 
 
 def _as_it_is(value: UUID) -> UUID:

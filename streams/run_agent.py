@@ -433,7 +433,7 @@ class RunAgent:
         rows.add("apply_inbox", UUID(inbox).bytes)
         requests[inbox] = request._replace(applied=True)
         if request.kind == "migrated" and plan is not None:
-            return Migrated(plan, given.reason, request.actor)
+            return Migrated(plan, given.reason, request.actor, given.resumes)
         event = request.event()
         return msgspec.structs.replace(event, plan=plan) if isinstance(event, Reran) and plan is not None else event
 
@@ -565,6 +565,7 @@ class _Body(msgspec.Struct):
     scope: int = PAUSED
     row_version: int = -1
     version_id: int = -1
+    resumes: int = 0
     priority: int = 0
     tasks: tuple[int, ...] = ()
     child: str = ""

@@ -7,12 +7,13 @@ import msgspec
 
 from api.schemas.wire import FilterText, Instant, Text
 
-BulkAct = Literal["cancel", "terminate", "pause", "resume", "release", "rerun", "migrate"]
+BulkAct = Literal["cancel", "terminate", "pause", "resume", "release", "rerun", "migrate", "move"]
 
 
 class BulkBody(msgspec.Struct, forbid_unknown_fields=True):
     act: BulkAct
-    """What is asked of each run; a rerun is that of what failed or was cancelled, a move that to the latest version.
+    """What is asked of each run; a rerun is that of what failed or was cancelled; `migrate` moves paused runs to the
+    latest version, and `move` pauses runs for that and lets them go on.
     Dead letters have their own: `/dead-letters/replay`."""
     filter: FilterText = ""
     """Which runs; it must say something, unless `run_ids` does. Without a status it means those in which the act can be

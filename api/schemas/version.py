@@ -17,8 +17,9 @@ class RunsInFlight(msgspec.Struct):
     oldest_run_id: str
     oldest_at: Instant
     """When that began."""
-    then: Literal["stays"]
-    """What a publish leads to for them: a run stays on the version it began with."""
+    then: Literal["stays", "moves"]
+    """What a publish leads to for them: a run stays on the version it began with, or is moved where nothing stands in
+    the way, if the workflow says so or the publish will ask for it."""
 
 
 class TaskChange(msgspec.Struct):
@@ -31,7 +32,7 @@ class Difference(msgspec.Struct):
     """From the latest version to what is to be published."""
 
     fields: list[str]
-    """Of the workflow itself: description, input or output."""
+    """Of the workflow itself: description, input, output, deadline or on_publish."""
     added: list[str]
     removed: list[str]
     changed: list[TaskChange]
@@ -47,6 +48,16 @@ class Blocked(msgspec.Struct):
     runs: int
 
 
+class RunVerdict(msgspec.Struct):
+    """Whether one run could be moved."""
+
+    run_id: str
+    version: int
+    status: RunStatus
+    why_not: str | None
+    """None: nothing stands in the way, once nothing of it runs."""
+
+
 class Moves(msgspec.Struct):
     """Which runs in flight could be moved to a version, once they are paused."""
 
@@ -55,6 +66,8 @@ class Moves(msgspec.Struct):
     movable: int
     obstacles: list[Blocked]
     """Of the others, the most frequent first."""
+    runs: list[RunVerdict]
+    """Each that was looked at, oldest first."""
 
 
 class PublishCheck(msgspec.Struct):

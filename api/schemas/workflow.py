@@ -12,6 +12,8 @@ class Published(msgspec.Struct):
     """False: this content was that version already."""
     digest: str
     published_at: Instant
+    bulk_id: str | None
+    """That moves runs in flight on older versions, where that was asked for and there are any."""
 
 
 class WorkflowSummary(msgspec.Struct):

@@ -26,6 +26,7 @@ class BulkAct(StrEnum):
     RELEASE = "release"
     RERUN = "rerun"
     MIGRATE = "migrate"
+    MOVE = "move"
 
 
 class Filter(NamedTuple):

@@ -20,13 +20,15 @@ _VERDICTS = {
 }
 
 
-def draw_check(file: Path, check: Document) -> RenderableType:
-    """What `POST /workflows/check` answered, for people."""
+def draw_check(file: Path, check: Document, *, each_run: bool = False) -> RenderableType:
+    """What `POST /workflows/check` answered, for people. each_run: with the verdict of each that was looked at."""
     lines: list[RenderableType] = [Text(f"{check['name']} v{check['version']} ({file}) {_VERDICTS[check['verdict']]}")]
     if check["verdict"] in ("new", "older"):
         lines.append(Text(f"  against v{check['latest_version']}: {_difference(check['difference'])}"))
     if check["runs"]:
         lines += [Text("  runs in flight:"), _draw_runs(check["runs"]), *_tell_moves(check["moves"])]
+        if each_run:
+            lines.append(_draw_verdicts(check["moves"]["runs"]))
     elif check["verdict"] != "first":
         lines.append(Text("  no run is in flight"))
     return Group(*lines)
@@ -38,6 +40,14 @@ def _tell_moves(moves: Document) -> list[Text]:
     for each in moves["obstacles"]:
         told.append(Text(f"    not {each['runs']}: task {each['task']}: {each['why']}"))
     return told
+
+
+def _draw_verdicts(runs: list[Document]) -> RenderableType:
+    rows = table("  run", "version", "status", "would")
+    for each in runs:
+        would = "move" if each["why_not"] is None else f"stay: {each['why_not']}"
+        rows.add_row(f"  {short(each['run_id'])}", f"v{each['version']}", each["status"].replace("_", " "), Text(would))
+    return rows
 
 
 def _difference(difference: Document) -> str:
@@ -56,7 +66,8 @@ def _difference(difference: Document) -> str:
 def _draw_runs(runs: list[Document]) -> RenderableType:
     rows = table("  version", "status", "runs", "oldest", "began", "then")
     for each in runs:
-        then = f"stays on v{each['version']} to its end" if each["then"] == "stays" else each["then"]
+        stays = f"stays on v{each['version']} to its end"
+        then = stays if each["then"] == "stays" else "moves, where nothing stands in the way"
         rows.add_row(
             f"  v{each['version']}", each["status"], str(each["runs"]), short(each["oldest_run_id"]),
             ago(each["oldest_at"]), then,

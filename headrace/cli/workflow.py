@@ -40,10 +40,13 @@ class Published:
     tasks: int
     sample: str
     """` --input '…'` with an input that its schema may accept; empty when none is needed."""
+    bulk_id: str | None = None
+    """That moves runs in flight to it."""
 
     @property
     def document(self) -> dict[str, Any]:
-        return {"file": str(self.file), "name": self.name, "version": self.version, "created": self.is_new}
+        moves = {} if self.bulk_id is None else {"bulk_id": self.bulk_id}
+        return {"file": str(self.file), "name": self.name, "version": self.version, "created": self.is_new, **moves}
 
 
 @command(
@@ -58,17 +61,21 @@ def publish(
     check: Annotated[
         bool, typer.Option("--check", help="only show what it would lead to, and for which runs in flight")
     ] = False,
+    migrate: Annotated[
+        bool, typer.Option("--migrate", help="move runs in flight on older versions, where nothing stands in the way")
+    ] = False,
 ) -> None:
     """Publish workflows. The same content again is the same version; other content is the next one."""
+    query = "?migrate=true" if migrate else ""
     published: list[Published] = []
     checked: dict[Path, Document] = {}
     refused: dict[Path, list[Fault]] = {}
     for file in files:
         try:
             if check:
-                checked[file] = api.post_text("/workflows/check", *_read(file))
+                checked[file] = api.post_text(f"/workflows/check{query}", *_read(file))
             else:
-                published.append(publish_file(api, file))
+                published.append(publish_file(api, file, migrate=migrate))
         except DefinitionError as refusal:
             refused[file] = refusal.faults
     if terminal.is_json:
@@ -83,7 +90,7 @@ def publish(
         for each in published:
             terminal.say(describe_published(each))
         for file, found in checked.items():
-            terminal.console.print(draw_check(file, found))
+            terminal.console.print(draw_check(file, found, each_run=migrate))
         for file, faults in refused.items():
             terminal.fail(f"{file} was refused", code=DefinitionError.code, details=[vars(fault) for fault in faults])
     if refused:
@@ -102,9 +109,9 @@ def list_workflows(
         terminal.show(answer, lambda: _draw_workflows(answer["items"]))
 
 
-def publish_file(api: Api, file: Path) -> Published:
+def publish_file(api: Api, file: Path, *, migrate: bool = False) -> Published:
     """Publish one file. Raises typer.BadParameter when it cannot be read, DefinitionError when the API refuses it."""
-    answer = api.post_text("/workflows", *_read(file))
+    answer = api.post_text("/workflows?migrate=true" if migrate else "/workflows", *_read(file))
     definition = read_definition(file) or {}
     return Published(
         file=file,
@@ -113,6 +120,7 @@ def publish_file(api: Api, file: Path) -> Published:
         is_new=answer["created"],
         tasks=len(definition.get("tasks") or ()),
         sample=sample_input(definition.get("input")),
+        bulk_id=answer.get("bulk_id"),
     )
 
 
@@ -127,7 +135,10 @@ def _read(file: Path) -> tuple[str, str]:
 
 def describe_published(published: Published) -> str:
     tasks = f"{published.tasks} task{'s' if published.tasks != 1 else ''}"
-    return f"{published.name} v{published.version} ({tasks}{'' if published.is_new else ', unchanged'})"
+    told = f"{published.name} v{published.version} ({tasks}{'' if published.is_new else ', unchanged'})"
+    if published.bulk_id is None:
+        return told
+    return f"{told}\n  runs on older versions are being moved to it: headrace bulk --progress {published.bulk_id}"
 
 
 def find_workflows(folder: Path) -> list[Path]:

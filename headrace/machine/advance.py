@@ -53,7 +53,7 @@ from headrace.machine.handout import (
 )
 from headrace.machine.join import count_needs, unskip, untouched_again
 from headrace.machine.mapping import cancel_task, forget_items, is_reopened, reopen_map, rerun_items
-from headrace.machine.migration import find_rerun_obstacles, migrate
+from headrace.machine.migration import find_lasting_obstacles, migrate
 from headrace.machine.pause import begin_pause, end_pause, is_held
 from headrace.machine.place import ITEMS_MAX, RUN, is_compensation, is_item, task_of
 from headrace.machine.plan import Plan
@@ -66,7 +66,6 @@ from headrace.machine.status import (
     FAILED,
     HOLDS,
     OVERDUE,
-    PAUSES,
     PENDING,
     QUEUED,
     RUN_TERMINAL,
@@ -76,7 +75,7 @@ from headrace.machine.status import (
     TERMINATED,
     WAITING,
 )
-from headrace.machine.turn import begin_again, begin_body, begin_withheld, ready
+from headrace.machine.turn import begin_again, begin_all_withheld, begin_body, ready
 from headrace.machine.waiting import (
     ask_no_more,
     has_heard,
@@ -149,7 +148,7 @@ def advance(plan: Plan, run: RunState, event: MachineEvent, at: int) -> Transiti
         case Reran():
             return _reran(plan, run, event, at)
         case Migrated():
-            return migrate(plan, run, event.plan, at)
+            return migrate(plan, run, event, at)
         case Signalled():
             return _signalled(plan, run, event, at)
         case ChildTold():
@@ -495,7 +494,7 @@ def _reran(plan: Plan, run: RunState, event: Reran, at: int) -> Transition | Non
     """All that runs again is untouched first, with what it has counted. Then those begin whose joins the results that
     stand decide; the others follow by the graph, as ever."""
     if event.plan is not None and event.plan.version_id != plan.version_id:
-        if find_rerun_obstacles(event.plan, run):
+        if find_lasting_obstacles(event.plan, run):
             return None
         plan = event.plan
     chosen = choose_rerun(plan, run, event.tasks)
@@ -618,10 +617,7 @@ def _resumed(plan: Plan, run: RunState, event: Resumed, at: int) -> Transition |
     draft, ended = Transition(run), list[int]()
     if not end_pause(run, draft, event):
         return None
-    if not draft.control & PAUSES:
-        for index in sorted(run.tasks):
-            if run.tasks[index].withheld not in ("", "room") and not is_held(run, draft, index):
-                begin_withheld(plan, run, draft, index, run.tasks[index], ended, at)
+    begin_all_withheld(plan, run, draft, ended, at)
     return close_decision(plan, run, draft, ended, at)
 
 

@@ -128,6 +128,8 @@ class Migrated(msgspec.Struct, frozen=True):
     """Of that version, compiled by whoever applies this."""
     reason: str = ""
     by: str = ""
+    resumes: int = 0
+    """The pause that ends with it, a bit of `control`, whether the run is moved or not: it was paused for this only."""
 
 
 class Signalled(msgspec.Struct, frozen=True):

@@ -13,12 +13,13 @@ from headrace.machine.actions import RefuseMove, Transition
 from headrace.machine.close import close_decision
 from headrace.machine.deadline import drop_run_deadline
 from headrace.machine.draft import skip
+from headrace.machine.event import Migrated
 from headrace.machine.join import count_needs
 from headrace.machine.place import task_of
 from headrace.machine.plan import Plan, TaskPlan
 from headrace.machine.run_state import UNTOUCHED, RunState
-from headrace.machine.status import COMPLETED, RUN_TERMINAL, TERMINAL, RunStatus
-from headrace.machine.turn import ready
+from headrace.machine.status import COMPLETED, PAUSES, RUN_TERMINAL, TERMINAL, RunStatus
+from headrace.machine.turn import begin_all_withheld, ready
 from headrace.messages import Error
 
 
@@ -32,13 +33,13 @@ class Obstacle(NamedTuple):
 
 def find_obstacles(new: Plan, run: RunState) -> list[Obstacle]:
     """All of them, the run's own first, then in the order of the graph; none: it can be moved now."""
-    of_the_run = [] if run.status is RunStatus.PAUSED else [Obstacle(None, why_not_paused(run.status))]
-    return [*_of_the_workflow(new, run), *of_the_run, *_of_the_graph(new, run)]
+    of_now = [] if run.status is RunStatus.PAUSED else [Obstacle(None, why_not_paused(run.status))]
+    return [*_of_the_workflow(new, run), *of_now, *_of_the_graph(new, run)]
 
 
-def find_rerun_obstacles(new: Plan, run: RunState) -> list[Obstacle]:
-    """The same of a run that has ended and is to run again on another version. What stands and what runs again keep
-    their places and names alike: results, attempts, tokens and effect keys stand under them."""
+def find_lasting_obstacles(new: Plan, run: RunState) -> list[Obstacle]:
+    """Those that no pause takes away. Of a run that has ended and is to run again on another version, too: what stands
+    and what runs again keep their places and names alike, since results, tokens and effect keys stand under them."""
     return [*_of_the_workflow(new, run), *_of_the_graph(new, run)]
 
 
@@ -104,15 +105,21 @@ def _limits(spec: TaskPlan) -> str:
     return " and ".join(name for name, part in parts.items() if part is not None) or "no deadline and no repeat"
 
 
-def migrate(plan: Plan, run: RunState, new: Plan, at: int) -> Transition | None:
+def migrate(plan: Plan, run: RunState, event: Migrated, at: int) -> Transition | None:
     """Move the run. What has ended stands as it ended; every other join is counted anew. While anything stands in the
-    way nothing changes, and the history says what it was: somebody was told that it would be moved."""
-    if plan.version_id == new.version_id or run.status in RUN_TERMINAL:
+    way it stays, and the history says what it was: somebody was told that it would be moved. Where it was paused for
+    the move only, it goes on in either case."""
+    new, draft, ended = event.plan, Transition(run), list[int]()
+    draft.control &= ~(event.resumes & PAUSES)
+    if run.status in RUN_TERMINAL or (plan.version_id == new.version_id and draft.control == run.control):
         return None
-    draft, ended = Transition(run), list[int]()
-    if (why := why_not_moved(new, find_obstacles(new, run))) is not None:
+    why: str | None = f"the run is on version {new.version} already"
+    if plan.version_id != new.version_id:
+        why = why_not_moved(new, find_obstacles(new, run))
+    if why is not None:
         draft.actions.append(RefuseMove(new.version, why))
-        return draft
+        begin_all_withheld(plan, run, draft, ended, at)
+        return close_decision(plan, run, draft, ended, at)
     draft.plan = new
     undecided = [spec.index for spec in new.tasks if run.tasks.get(spec.index, UNTOUCHED).is_untouched]
     answers = {index: count_needs(new, run, draft, index) for index in undecided}
@@ -121,6 +128,7 @@ def migrate(plan: Plan, run: RunState, new: Plan, at: int) -> Transition | None:
             skip(run, draft, index, run.task(index), answer, ended)
         elif answer is not None:
             ready(new, run, draft, index, run.task(index), ended, at)
+    begin_all_withheld(new, run, draft, ended, at)
     close_decision(new, run, draft, ended, at)
     if new.deadline is None:
         drop_run_deadline(run, draft)

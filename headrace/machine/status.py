@@ -52,9 +52,10 @@ WORKFLOW_PAUSED: Final = 2
 TERMINATED: Final = 4
 OVERDUE: Final = 8
 TASKS_PAUSED: Final = 16
+MOVING: Final = 32
 """Bits of a run's `control`: what people said about it as a whole, or its deadline did. Stored, so none ever gets
 another meaning."""
-PAUSES: Final = PAUSED | WORKFLOW_PAUSED
+PAUSES: Final = PAUSED | WORKFLOW_PAUSED | MOVING
 """While any of them is set, nothing new of the run begins."""
 HOLDS: Final = PAUSES | TASKS_PAUSED
 """While none of them is set, whatever may begin does so: one look for what is on every path."""

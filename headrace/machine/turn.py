@@ -14,7 +14,7 @@ from headrace.machine.pause import is_held
 from headrace.machine.plan import Plan
 from headrace.machine.reason import CONDITION_FALSE, RERUN
 from headrace.machine.run_state import UNTOUCHED, RunState, TaskState
-from headrace.machine.status import HOLDS
+from headrace.machine.status import HOLDS, PAUSES
 from headrace.machine.waiting import ask, begin_wait, listen
 from headrace.messages import Error
 
@@ -83,6 +83,15 @@ def _set_going(plan: Plan, run: RunState, draft: Transition, index: int, task: T
     """Its body, or those of its items."""
     begin_it = hand_out if plan.at(index).map is None else begin_map
     begin_it(plan, run, draft, index, task, ended)
+
+
+def begin_all_withheld(plan: Plan, run: RunState, draft: Transition, ended: list[int], at: int) -> None:
+    """What nobody pauses any more begins, in the order of the graph. Whoever ends a pause tells the draft first."""
+    if draft.control & PAUSES:
+        return
+    for index in sorted(run.tasks):
+        if run.tasks[index].withheld not in ("", "room") and not is_held(run, draft, index):
+            begin_withheld(plan, run, draft, index, run.tasks[index], ended, at)
 
 
 def begin_withheld(

@@ -213,17 +213,25 @@ def _still(facts: Facts, tasks: Iterable[TaskFacts], goes_on: str) -> tuple[str,
     return now, withheld
 
 
+_LET_GO: Final = "Resumed: somebody lets it go on"
+
+
 def _pause_of_run(facts: Facts, pause: Pause) -> Cause:
     now, withheld = _still(facts, facts.tasks.values(), "it goes on")
     who = (f" by {pause.actor}" if pause.actor else "") + (f": {pause.reason}" if pause.reason else "")
     what = f"The run is paused with its workflow {facts.plan.name}" if pause.of_workflow else "The run is paused"
-    act = Act(f"headrace resume {facts.run_id}", f"POST /runs/{facts.run_id}/resume")
+    acts, moves = [Act(f"headrace resume {facts.run_id}", f"POST /runs/{facts.run_id}/resume")], _LET_GO
     if pause.of_workflow:
         name = facts.plan.name
-        act = Act(f"headrace resume workflow {name}", f"POST /workflows/{name}/resume")
+        acts = [Act(f"headrace resume workflow {name}", f"POST /workflows/{name}/resume")]
+    elif pause.is_moving:
+        what, acts = "The run is paused while it is moved to another version", [Act("headrace bulk", "GET /bulk")]
+        moves = (
+            "Migrated, once nothing of it runs; or Resumed, when that takes too long: the bulk that moves it says so"
+        )
     return Cause(
         Code.PAUSED, f"{what}{for_how_long(facts, pause.at)}{who}; {now}.", run_object(facts),
-        "Resumed: somebody lets it go on", pause.at, acts=[act],
+        moves, pause.at, acts=acts,
         tasks=[name_of(facts, index) for index in withheld[:NAMES_MAX]], tasks_total=len(withheld),
     )  # fmt: skip
 
@@ -236,7 +244,7 @@ def _pause_of_task(facts: Facts, pause: Pause, index: int) -> Cause:
     act = Act(f"headrace resume {facts.run_id} --task {name}", f"POST /tasks/{facts.run_id}.{name}/resume")
     return Cause(
         Code.TASK_PAUSED, f"Task {name} is paused{for_how_long(facts, pause.at)}{who}; {now}.",
-        task_object(facts, index), "Resumed: somebody lets it go on", pause.at, acts=[act],
+        task_object(facts, index), _LET_GO, pause.at, acts=[act],
         tasks=[name_of(facts, place) for place in withheld[:NAMES_MAX]], tasks_total=len(withheld),
     )  # fmt: skip
 

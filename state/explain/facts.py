@@ -247,6 +247,8 @@ class Pause(NamedTuple):
     """It is not this run that was paused, but all of its workflow."""
     task: int | None = None
     """It is this task that was paused, and not its run."""
+    is_moving: bool = False
+    """The run is paused so that it can be moved to another version, and goes on by itself."""
 
 
 class Facts(NamedTuple):

@@ -75,8 +75,8 @@ CREATE TABLE run (
   version_id int NOT NULL,
   status run_status NOT NULL,
   attention boolean NOT NULL DEFAULT false,
-  -- What people said about it as a whole: 1 it is paused, 2 its workflow is, 4 it was terminated, 16 some of its tasks are paused; or its deadline
-  -- did: 8.
+  -- What people said about it as a whole: 1 it is paused, 2 its workflow is, 4 it was terminated, 16 some of its tasks are paused, 32 it is being
+  -- moved to another version; or its deadline did: 8.
   control int NOT NULL DEFAULT 0,
   -- Counts the events applied; every one has its row in history or attempt. Guards every write of the run (compare and set).
   row_version int NOT NULL CONSTRAINT run_version_counts CHECK (row_version > 0),
@@ -99,7 +99,7 @@ CREATE TABLE run (
   CONSTRAINT run_finished_exactly_when_terminal CHECK ((finished_at IS NOT NULL) = (status IN (
     'completed', 'failed', 'cancelled', 'terminated', 'compensated', 'compensation_failed'))),
   CONSTRAINT run_attention_is_its_status CHECK (attention = (status = 'needs_attention')),
-  CONSTRAINT run_paused_is_its_status CHECK ((control & 3 > 0) = (status IN ('pausing', 'paused')) OR status = 'needs_attention'),
+  CONSTRAINT run_paused_is_its_status CHECK ((control & 35 > 0) = (status IN ('pausing', 'paused')) OR status = 'needs_attention'),
   CONSTRAINT run_terminated_is_its_status CHECK ((control & 4 > 0) = (status = 'terminated')),
   CONSTRAINT run_overdue_has_failed CHECK (control & 8 = 0 OR status NOT IN ('running', 'waiting', 'completed', 'cancelled'))
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
@@ -606,7 +606,7 @@ CREATE TABLE bulk (
   bulk_id uuid CONSTRAINT bulk_key PRIMARY KEY,
   namespace text NOT NULL DEFAULT 'default',
   act text NOT NULL CONSTRAINT bulk_act_known
-    CHECK (act IN ('replay', 'cancel', 'terminate', 'pause', 'resume', 'release', 'rerun', 'migrate')),
+    CHECK (act IN ('replay', 'cancel', 'terminate', 'pause', 'resume', 'release', 'rerun', 'migrate', 'move')),
   -- Its text; empty: its items were named one by one.
   filter text NOT NULL,
   reason text NOT NULL DEFAULT '',
@@ -618,7 +618,8 @@ CREATE TABLE bulk (
   next_at timestamptz NOT NULL DEFAULT now(),
   finished_at timestamptz,
   stopped_by text,
-  CONSTRAINT bulk_stopped_is_finished CHECK (stopped_by IS NULL OR finished_at IS NOT NULL)
+  -- Of a move, runs that it has paused are let go first.
+  CONSTRAINT bulk_stopped_is_finished CHECK (stopped_by IS NULL OR finished_at IS NOT NULL OR act = 'move')
 );
 CREATE INDEX bulk_open ON bulk (next_at) WHERE finished_at IS NULL;
 CREATE INDEX bulk_newest ON bulk (namespace, created_at DESC, bulk_id DESC);
@@ -636,6 +637,9 @@ CREATE TABLE bulk_item (
   inbox_id uuid,
   row_version int,
   done_at timestamptz,
+  -- Of a run that is moved: when it was asked to pause for that, and when somebody looked last whether it has.
+  asked_at timestamptz,
+  looked_at timestamptz,
   CONSTRAINT bulk_item_key PRIMARY KEY (bulk_id, position),
   CONSTRAINT bulk_item_done_exactly_once CHECK ((done_at IS NULL) = (outcome IS NULL)),
   CONSTRAINT bulk_item_asked_only_if_done CHECK (inbox_id IS NULL OR outcome = 'done')
@@ -783,14 +787,14 @@ CREATE VIEW bulk_item_later AS
               WHEN EXISTS (SELECT FROM inbox q WHERE q.inbox_id = i.inbox_id AND q.applied_at IS NULL) THEN 'pending'
               WHEN NOT EXISTS (
                 SELECT FROM history h WHERE h.run_id = i.item_id AND h.row_version > i.row_version AND h.kind = k.kind)
-              THEN CASE WHEN i.act = 'migrate' AND EXISTS (
+              THEN CASE WHEN i.act IN ('migrate', 'move') AND EXISTS (
                      SELECT FROM history h WHERE h.run_id = i.item_id AND h.row_version > i.row_version AND h.kind = 'migration_refused')
                    THEN 'stayed' ELSE 'overtaken' END
               WHEN i.act = 'rerun' AND r.status = 'failed' THEN 'failed_again'
               ELSE r.status::text END AS later
   FROM bulk_item i
   LEFT JOIN (VALUES ('cancel', 'cancelled'), ('terminate', 'terminated'), ('pause', 'paused'), ('resume', 'resumed'), ('release', 'released'),
-                    ('rerun', 'reran'), ('migrate', 'migrated')) AS k (act, kind) ON k.act = i.act
+                    ('rerun', 'reran'), ('migrate', 'migrated'), ('move', 'migrated')) AS k (act, kind) ON k.act = i.act
   LEFT JOIN run r ON i.act <> 'replay' AND r.run_id = i.item_id
   LEFT JOIN replay_outcome o ON i.act = 'replay' AND o.dead_letter_id = i.item_id;
 

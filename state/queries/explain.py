@@ -12,7 +12,7 @@ from confluent_kafka import murmur2
 from headrace.errors import NotFoundError
 from headrace.machine import Plan, RunStatus, TaskStatus
 from headrace.machine.place import ITEMS_MAX, compensation_of, is_compensation, task_of
-from headrace.machine.status import WORKFLOW_PAUSED
+from headrace.machine.status import MOVING, WORKFLOW_PAUSED
 from state.explain import (
     Ballot,
     Child,
@@ -147,7 +147,11 @@ class _Pause(msgspec.Struct):
 
 def _pauses(run: _Run) -> list[Pause]:
     rows = [] if run.pauses is None else msgspec.json.decode(run.pauses, type=list[_Pause])
-    return [Pause(row.at, row.actor, row.detail.reason, row.detail.scope == WORKFLOW_PAUSED, row.task) for row in rows]
+    return [
+        Pause(row.at, row.actor, row.detail.reason, scope == WORKFLOW_PAUSED, row.task, scope == MOVING)
+        for row in rows
+        for scope in (row.detail.scope,)
+    ]
 
 
 def _all_of(plan: Plan) -> list[int]:

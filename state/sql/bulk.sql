@@ -61,26 +61,35 @@ SELECT reason, count(*)::int FROM bulk_item WHERE bulk_id = %(bulk_id)s AND outc
 GROUP BY reason ORDER BY count(*) DESC, reason LIMIT %(limit)s;
 
 -- name: stop_bulk
--- What has not had its turn yet stays as it is. Waits for a step under way.
-UPDATE bulk SET finished_at = now(), stopped_by = %(actor)s
-WHERE bulk_id = %(bulk_id)s AND namespace = %(namespace)s AND finished_at IS NULL
+-- What has not had its turn yet stays as it is. Waits for a step under way. One that has paused runs to move them is over once it has let them go.
+UPDATE bulk SET stopped_by = %(actor)s, next_at = now(),
+  finished_at = CASE WHEN NOT EXISTS (SELECT FROM bulk_item i WHERE i.bulk_id = bulk.bulk_id AND i.outcome IS NULL AND i.asked_at IS NOT NULL) THEN now() END
+WHERE bulk_id = %(bulk_id)s AND namespace = %(namespace)s AND finished_at IS NULL AND stopped_by IS NULL
 RETURNING bulk_id;
 
 -- name: release_selection
-UPDATE bulk_item SET outcome = 'stopped', done_at = now() WHERE bulk_id = %(bulk_id)s AND outcome IS NULL;
+UPDATE bulk_item SET outcome = 'stopped', done_at = now() WHERE bulk_id = %(bulk_id)s AND outcome IS NULL AND asked_at IS NULL;
 
 -- name: claim_bulk
 -- The open one that has waited longest, and how many of its items the rate allows now: the one that is due, and those that would have
 -- gone since; after a pause of the engine at most one second's worth. Held until the step commits; another process takes another one.
-SELECT bulk_id, act, created_by, reason, rate,
+SELECT bulk_id, act, created_by, reason, rate, stopped_by IS NOT NULL,
        least(%(step_max)s, 1 + floor(rate * least(1.0, extract(epoch FROM clock_timestamp() - next_at)::double precision)))::int
 FROM bulk
 WHERE namespace = %(namespace)s AND finished_at IS NULL AND next_at <= clock_timestamp()
 ORDER BY next_at LIMIT 1 FOR UPDATE SKIP LOCKED;
 
 -- name: list_items_left
-SELECT position, item_id FROM bulk_item
-WHERE bulk_id = %(bulk_id)s AND outcome IS NULL ORDER BY position LIMIT %(limit)s;
+-- With how many seconds ago they were asked to pause, if they were; those are left alone for a moment after each look.
+SELECT position, item_id, extract(epoch FROM clock_timestamp() - asked_at)::double precision FROM bulk_item
+WHERE bulk_id = %(bulk_id)s AND outcome IS NULL AND (looked_at IS NULL OR looked_at < clock_timestamp() - make_interval(secs => %(look)s))
+ORDER BY looked_at NULLS LAST, position LIMIT %(limit)s;
+
+-- name: note_looks
+-- Items that are to be looked at again.
+UPDATE bulk_item i SET asked_at = coalesce(i.asked_at, clock_timestamp()), looked_at = clock_timestamp()
+WHERE i.bulk_id = %(bulk_id)s AND i.position = ANY(%(positions)s::int[]) AND i.outcome IS NULL;
+
 
 -- name: note_outcomes
 UPDATE bulk_item i SET outcome = given.outcome, reason = given.reason, inbox_id = given.inbox_id, row_version = given.row_version, done_at = now()
@@ -89,9 +98,10 @@ FROM unnest(%(positions)s::int[], %(outcomes)s::text[], %(reasons)s::text[], %(i
 WHERE i.bulk_id = %(bulk_id)s AND i.position = given.position AND i.outcome IS NULL;
 
 -- name: note_step
--- When the next one may go out, or that none is left.
+-- When the next one may go out, or that none is left. Where nothing could be done, all that is left waits for something.
 UPDATE bulk b SET
-  next_at = greatest(b.next_at, clock_timestamp() - make_interval(secs => 1.0)) + make_interval(secs => %(done)s / b.rate),
+  next_at = CASE WHEN %(done)s = 0 THEN clock_timestamp() + make_interval(secs => %(look)s)
+                 ELSE greatest(b.next_at, clock_timestamp() - make_interval(secs => 1.0)) + make_interval(secs => %(done)s / b.rate) END,
   finished_at = CASE WHEN NOT EXISTS (SELECT FROM bulk_item i WHERE i.bulk_id = b.bulk_id AND i.outcome IS NULL) THEN now() END
 WHERE b.bulk_id = %(bulk_id)s
 RETURNING b.finished_at IS NOT NULL;

@@ -11,7 +11,7 @@ SELECT r.version_id, r.status::text, r.updated_at, clock_timestamp(), r.deadline
        CASE WHEN r.status = 'needs_attention' THEN (
          SELECT d.dead_letter_id FROM dead_letter d
          WHERE d.run_id = r.run_id AND d.kind = 'record' AND d.status = 'parked' ORDER BY d.created_at DESC LIMIT 1) END,
-       CASE WHEN r.control & 19 > 0 THEN (
+       CASE WHEN r.control & 51 > 0 THEN (
          SELECT json_agg(json_build_object('at', p.at, 'actor', coalesce(p.actor, ''), 'detail', p.detail, 'task', p.task) ORDER BY p.row_version)::text
          FROM (SELECT DISTINCT ON (h.detail ->> 'scope', h.task) h.* FROM history h
                WHERE h.run_id = r.run_id AND h.kind = 'paused' AND (h.detail ->> 'scope')::int & r.control > 0

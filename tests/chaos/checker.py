@@ -174,14 +174,14 @@ def _status(counts: Counter[str], control: int, undone: dict[int, str]) -> str:
             return "terminated"
         if undone and all(status in TERMINAL for status in undone.values()):
             return "compensation_failed" if "failed" in undone.values() else "compensated"
-        if undone and not control & 3:
+        if undone and not control & 35:
             return "compensating"
         if undone:
             return "pausing" if {"queued", "running"} & set(undone.values()) else "paused"
         if control & 8:
             return "failed"
         return next((status for status in ("failed", "cancelled") if counts[status]), "completed")
-    if control & 3:
+    if control & 35:
         return "pausing" if counts["queued"] + counts["running"] else "paused"
     busy = counts["queued"] + counts["running"] + counts["pending"]
     return "waiting" if counts["waiting"] and not busy else "running"

@@ -214,6 +214,85 @@ async def test_runs_are_moved_to_the_latest_version_each_by_its_own_verdict(bulk
     assert again["refusals"] == [{"reason": "the run is on version 2 already", "count": 2}]
 
 
+async def test_a_move_pauses_each_run_until_nothing_of_it_runs_moves_it_and_lets_it_go_on(bulk: Bulk) -> None:
+    """One runs, one is paused by a person, one has begun what the new version does not have."""
+    runs, held, stays = await bulk.start(), await bulk.start(), await bulk.start()
+    await bulk.succeed(stays, output=b'{"total": 1}')
+    await bulk.succeed(held, output=b'{"total": 1}')
+    await bulk.post(f"/runs/{held}/pause")
+    await bulk.apply_requests()
+    await bulk.succeed(held, 1)
+    orders: dict[str, Any] = {**ORDERS}
+    validate, second = list(orders["tasks"])[:2]
+    more = {**orders, "tasks": {validate: orders["tasks"][validate], "tell": {"run": "t.tell", "needs": [validate]}}}
+    await bulk.post("/workflows", more, status=201)
+    shown = await bulk.ask("move", dry_run=True, status=200)
+    why = f"the run cannot be moved to version 2: task {second}: it has begun, and version 2 has no such task"
+    assert (shown["count"], shown["done"]) == (3, 1)
+    assert {each["reason"].partition(";")[0]: each["count"] for each in shown["refused"]} == {why: 2}
+    asked = await bulk.ask("move", reason="tell them")
+    assert await bulk.step()
+    assert bulk.query("SELECT kind, run_id::text FROM inbox WHERE applied_at IS NULL") == [("paused", runs)]
+    await bulk.apply_requests()
+    assert await bulk.statuses(runs) == ["pausing"]
+    (cause, *_) = (await bulk.read(f"/runs/{runs}/explain"))["causes"]
+    assert (cause["code"], "while it is moved to another version" in cause["text"]) == ("PAUSED", True)
+    assert (await bulk.read(f"/bulk/{asked['bulk_id']}"))["left"] == 1
+    await bulk.succeed(runs, output=b'{"total": 1}')
+    assert (await bulk.over(asked["bulk_id"]))["done"] == 1
+    await bulk.apply_requests()
+    run = await bulk.read(f"/runs/{runs}")
+    assert (run["version"], run["status"]) == (2, "running")
+    assert (await bulk.read(f"/bulk/{asked['bulk_id']}"))["later"] == {"running": 1}
+    assert await bulk.statuses(held, stays) == ["paused", "running"]
+    kinds = [item["kind"] for item in (await bulk.read(f"/runs/{runs}/history"))["items"]]
+    assert kinds == ["started", "paused", "attempt_completed", "migrated"]
+    checks = (await bulk.read("/doctor"))["checks"]
+    assert [check for check in checks if check["name"] in ("statuses", "pauses") and not check["ok"]] == []
+
+
+async def test_a_move_that_is_stopped_or_takes_too_long_lets_go_what_it_paused(bulk: Bulk) -> None:
+    slow = await bulk.start()
+    await bulk.post("/workflows", {**ORDERS, "description": "other"}, status=201)
+    asked = await bulk.ask("move")
+    assert await bulk.step()
+    stopped = await bulk.post(f"/bulk/{asked['bulk_id']}/stop", status=200)
+    assert stopped["status"] == "running", "it has paused a run, or will have"
+    await bulk.apply_requests()
+    assert await bulk.statuses(slow) == ["pausing"]
+    over = await bulk.over(asked["bulk_id"])
+    assert (over["status"], over["stopped"]) == ("stopped", 1)
+    await bulk.apply_requests()
+    assert await bulk.statuses(slow) == ["running"]
+    asked = await bulk.ask("move")
+    assert await bulk.step()
+    await bulk.apply_requests()
+    bulk.query("UPDATE bulk_item SET asked_at = asked_at - interval '700 s' WHERE outcome IS NULL")
+    over = await bulk.over(asked["bulk_id"])
+    assert over["refusals"] == [{"reason": "something of it still ran after 600 s", "count": 1}]
+    await bulk.apply_requests()
+    run = await bulk.read(f"/runs/{slow}")
+    assert (run["version"], run["status"]) == (1, "running")
+
+
+async def test_a_run_that_ends_or_is_paused_by_a_person_meanwhile_is_no_trouble_for_its_move(bulk: Bulk) -> None:
+    ends, held = await bulk.start(), await bulk.start()
+    await bulk.post("/workflows", {**ORDERS, "description": "other"}, status=201)
+    asked = await bulk.ask("move")
+    assert await bulk.step()
+    await bulk.apply_requests()
+    await bulk.post(f"/runs/{ends}/cancel")
+    await bulk.post(f"/runs/{held}/pause")
+    await bulk.post(f"/runs/{held}/resume", status=409)  # the pause is not applied yet
+    await bulk.apply_requests()
+    await bulk.succeed(held, output=b'{"total": 1}')
+    over = await bulk.over(asked["bulk_id"])
+    assert (over["done"], over["refusals"]) == (1, [{"reason": "the run is cancelled already", "count": 1}])
+    await bulk.apply_requests()
+    assert await bulk.statuses(ends, held) == ["cancelled", "paused"]
+    assert (await bulk.read(f"/runs/{held}"))["version"] == 2
+
+
 async def test_runs_are_paused_and_resumed(bulk: Bulk) -> None:
     runs = [await bulk.start() for _ in range(2)]
     for act, status in (("pause", "pausing"), ("resume", "running")):

@@ -84,9 +84,9 @@ class Checker:
         is_new = after is not None and after["token"] > (0 if before is None else before["token"])
         told = [row for (table, of), row in transaction.writes.items() if table == "history" and of[0] == key[0]]
         kinds = {row["kind"] for row in told if row is not None}
-        if is_new and run.get("control", 0) & 3 and "resumed" not in kinds:
+        if is_new and run.get("control", 0) & 35 and "resumed" not in kinds:
             before_it = self._scene.postgres.tables["run"].get(key[:1])
-            if before_it is not None and before_it["control"] & 3:
+            if before_it is not None and before_it["control"] & 35:
                 self.say(f"I25 task {_name(key)} was handed out, and its run is paused")
 
     def _see_slots(self, transaction: Transaction) -> None:
@@ -398,11 +398,11 @@ def derive(total: int, states: Counter[str], attention: bool, control: int, undo
             is_done = all(status in ENDS for status in undone)
             if is_done:
                 return "compensation_failed" if "failed" in undone else "compensated"
-            if not control & 3:
+            if not control & 35:
                 return "compensating"
             return "pausing" if states["queued"] or states["running"] else "paused"
         return "failed" if states["failed"] or control & 8 else "cancelled" if states["cancelled"] else "completed"
-    if control & 3:
+    if control & 35:
         return "pausing" if states["queued"] or states["running"] else "paused"
     is_busy = states["queued"] or states["running"] or states["pending"]
     return "waiting" if states["waiting"] and not is_busy else "running"

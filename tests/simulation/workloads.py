@@ -288,7 +288,7 @@ class Client:
         while True:
             await asyncio.sleep(0.3)
             for (run_id,), run in list(self._scene.postgres.tables["run"].items()):
-                if run["control"] & 3 and self._whims.random() < 0.2:
+                if run["control"] & 35 and self._whims.random() < 0.2:
                     await self._until_told(partial(self._act, act=resume_run, run_id=str(UUID(bytes=run_id))))
 
     async def _cancel(self, connection: Any, run_id: str) -> None:

@@ -45,6 +45,26 @@ def test_a_check_shows_the_difference_and_the_runs_and_publishes_nothing(api: Fa
     assert api.asked[0].content == file.read_bytes()
 
 
+def test_a_publish_that_moves_runs_shows_the_verdict_of_each_first_and_the_bulk_afterwards(
+    api: FakeApi, file: Path
+) -> None:
+    runs = [
+        {"run_id": RUN_ID, "version": 1, "status": "waiting", "why_not": None},
+        {"run_id": RUN_ID, "version": 2, "status": "running", "why_not": "task mail: it has begun"},
+    ]
+    moving = {**CHECK, "moves": {**CHECK["moves"], "runs": runs}, "runs": [{**IN_FLIGHT, "then": "moves"}]}
+    api.answers["POST /workflows/check"] = httpx.Response(200, json=moving)
+    shown = headrace("publish", "--check", "--migrate", str(file))
+    assert (shown.exit_code, api.asked[0].url.params["migrate"]) == (0, "true")
+    assert "moves, where nothing stands in the way" in shown.stdout
+    assert "stay: task mail: it has begun" in " ".join(shown.stdout.split())
+    answer = {"name": "pay", "version": 3, "created": True, "bulk_id": "b-1"}
+    api.answers["POST /workflows"] = httpx.Response(201, json=answer)
+    done = headrace("publish", "--migrate", str(file))
+    assert (done.exit_code, api.asked[1].url.params["migrate"]) == (0, "true")
+    assert "headrace bulk --progress b-1" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("verdict", "said"),
     [

@@ -248,7 +248,7 @@ OF_UNDONE = {Code.RUN_COMPENSATING, Code.COMPENSATION_LATER}
 """Of runs that undo what they did, which have a walk of their own."""
 WHOLE_RUN = {"NEEDS_ATTENTION", "REQUEST_NOT_APPLIED", "LOOKING_UP", "PAUSED", "TASK_PAUSED"}
 STOPS = (None, Stop("cancelled", ago(4), "ana", "enough"), Stop("isolated", ago(4), "", "KeyError", ID))
-PAUSES = (Pause(ago(30), "ana", "to look"), Pause(ago(20), of_workflow=True))
+PAUSES = (Pause(ago(30), "ana", "to look"), Pause(ago(20), of_workflow=True), Pause(ago(5), "ana", is_moving=True))
 
 
 def every_facts() -> Iterator[Facts]:

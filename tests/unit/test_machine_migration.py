@@ -5,7 +5,7 @@ import pytest
 from headrace.machine import Dispatch, Finish, Migrated, RefuseMove, RunStatus
 from headrace.machine.migration import find_obstacles
 from headrace.machine.plan import WaitPlan
-from headrace.machine.status import RUN_TERMINAL
+from headrace.machine.status import MOVING, PAUSED, RUN_TERMINAL
 from tests.unit.machine_model import DOUBTFUL, Spec, Trial, plan_of, task
 from tests.unit.test_machine_pairs import STATES, states_of
 
@@ -192,3 +192,53 @@ def test_what_is_being_looked_up_is_not_moved_to_where_it_has_no_lookup(over: li
     assert (trial.status, trial.state(name).lookups) == (RunStatus.PAUSED, 1)
     assert not trial.migrate(task("a", over=over))
     assert trial.migrate(task("a", effect="reconcile", over=over), task("b"))
+
+
+# == paused for the move only ==========================================================================================
+def being_moved() -> Trial:
+    trial = Trial(*OLD)
+    assert trial.succeed("check", b'{"total":1}')
+    assert trial.pause(MOVING)
+    return trial
+
+
+def test_a_run_that_was_paused_for_its_move_goes_on_with_it():
+    trial = being_moved()
+    plan = plan_of(*OLD, task("root"), task("behind", "check"), version_id=1)
+    assert trial.tell(Migrated(plan, resumes=MOVING))
+    assert [action.task for action in trial.told if isinstance(action, Dispatch)] == [3, 4]
+    assert (trial.plan.version_id, trial.run.control, trial.status) == (1, 0, RunStatus.RUNNING)
+    trial.restart()
+
+
+def test_what_the_pause_withheld_begins_on_the_new_version():
+    trial = Trial(task("a"), task("b", "a"))
+    assert trial.pause(MOVING)
+    assert trial.succeed("a")
+    assert trial.state("b").withheld == "turn"
+    assert trial.tell(Migrated(plan_of(task("a"), task("b", "a", run="other"), version_id=1), resumes=MOVING))
+    assert trial.plan.tasks[1].run == "other"
+    assert trial.states["b"] == "queued"
+    trial.restart()
+
+
+def test_a_run_that_cannot_be_moved_goes_on_as_it_was_and_says_why():
+    trial = being_moved()
+    assert trial.tell(Migrated(plan_of(task("other"), version_id=1), resumes=MOVING))
+    (refused,) = trial.told
+    assert isinstance(refused, RefuseMove)
+    assert (trial.plan.version_id, trial.run.control, trial.status) == (0, 0, RunStatus.WAITING)
+    trial = being_moved()
+    assert trial.tell(Migrated(plan_of(*OLD, version_id=0), resumes=MOVING)), "it is there already, and paused"
+    assert trial.run.control == 0
+    trial.restart()
+
+
+def test_a_pause_of_people_outlasts_a_move():
+    trial = being_moved()
+    assert trial.pause(PAUSED)
+    assert trial.tell(Migrated(plan_of(*OLD, task("root"), version_id=1), resumes=MOVING))
+    assert (trial.status, trial.state("root").withheld) == (RunStatus.PAUSED, "turn")
+    trial.restart()
+    assert trial.resume(PAUSED)
+    assert trial.states["root"] == "queued"

@@ -27,6 +27,7 @@ from headrace.machine import (
     Migrated,
     Paused,
     Prioritised,
+    RefuseMove,
     Released,
     Replayed,
     Reran,
@@ -421,6 +422,9 @@ class Runs(RuleBasedStateMachine):
         elif isinstance(event, Prioritised):
             assert again is not None
             assert not again.tasks
+        elif isinstance(event, Migrated) and again is not None:
+            assert [type(action) for action in again.actions] == [RefuseMove], "what stood in the way does so still"
+            assert not again.tasks
         else:
             assert again is None, "twice is not once"
 
@@ -468,7 +472,7 @@ class Runs(RuleBasedStateMachine):
             self.replayed.add(event.task)
         if isinstance(event, Replayed) and event.input is not None:
             self.store.edited[event.task] = event.input
-        if isinstance(event, Migrated):
+        if isinstance(event, Migrated) and transition.plan is not None:
             self.store.moved.update(task_of(place) for place in self.run.tasks)
         if event is not None and not isinstance(event, OF_A_RUN):
             self.store.hear(self.plan, self.run.task(event.task), event)

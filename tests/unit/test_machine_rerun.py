@@ -22,7 +22,7 @@ from headrace.machine import (
     TaskStatus,
     Unpark,
 )
-from headrace.machine.migration import find_rerun_obstacles
+from headrace.machine.migration import find_lasting_obstacles
 from headrace.machine.plan import RepeatPlan, WaitPlan
 from headrace.machine.reason import RERUN, SUPPLIED
 from headrace.machine.rerun import Foreseen, foresee
@@ -492,7 +492,7 @@ def test_a_task_of_a_rerun_takes_those_behind_it_by_the_new_graph():
 )
 def test_what_stands_in_the_way_of_a_version_stands_in_the_way_of_a_rerun_on_it(new: tuple[Spec, ...]):
     trial = failed_at_b()
-    assert find_rerun_obstacles(plan_of(*new, version_id=1), trial.run)
+    assert find_lasting_obstacles(plan_of(*new, version_id=1), trial.run)
     assert not on_another(trial, *new)
     assert trial.plan.version_id == 0
 

@@ -124,7 +124,7 @@ class Engine:
             plan = RunCache(self.database, self.plans).plan(given["version_id"])
             assert plan is not None
             if kind == "migrated":
-                return Migrated(plan, given["reason"], actor)
+                return Migrated(plan, given["reason"], actor, given.get("resumes", 0))
             return msgspec.structs.replace(_event(kind, body, actor), plan=plan)
         return self._signal(inbox_id) if kind == "signalled" else _event(kind, body, actor)
 

@@ -37,14 +37,38 @@ async def test_a_check_counts_the_runs_in_flight_and_says_that_they_stay(api, en
     for task in ("check", "charge"):
         engine.complete(done, task)
     new = await check(api, TWO)
-    assert new["moves"] == {"looked_at": 1, "movable": 1, "obstacles": []}
+    verdict = {"run_id": open_, "version": 1, "status": "running", "why_not": None}
+    assert new["moves"] == {"looked_at": 1, "movable": 1, "obstacles": [], "runs": [verdict]}
     moved = await check(api, TWO.replace("tasks: {", "tasks: { first: { run: pay.first },"))
     why = "it has begun as task 1, and is task 2 now: add new tasks behind it"
-    assert moved["moves"] == {"looked_at": 1, "movable": 0, "obstacles": [{"task": "check", "why": why, "runs": 1}]}
+    obstacles, (verdict,) = moved["moves"]["obstacles"], moved["moves"]["runs"]
+    assert (moved["moves"]["movable"], obstacles) == (0, [{"task": "check", "why": why, "runs": 1}])
+    assert verdict["why_not"].startswith(f"the run cannot be moved to version 2: task check: {why}")
     (row,) = new["runs"]
     assert (row["version"], row["status"], row["runs"], row["oldest_run_id"], row["then"]) == (
         1, "running", 1, open_, "stays",
     )  # fmt: skip
+
+
+async def test_a_publish_moves_runs_where_it_is_asked_to_or_the_workflow_says_so(api, engine):
+    await api.publish(ONE)
+    run_ids = [await api.start("pay") for _ in range(2)]
+    pinned = await api.publish(ONE + "\ndescription: other")
+    assert (pinned["version"], pinned["bulk_id"]) == (2, None)
+    asked = await api.post("/workflows", params={"migrate": "true"}, content=TWO, headers=YAML)
+    bulk = await api.read(f"/bulk/{asked.json()['bulk_id']}")
+    assert (bulk["act"], bulk["selected"], bulk["filter"]) == ("move", 2, "workflow:pay version:<3")
+    again = await api.post("/workflows", params={"migrate": "true"}, content=TWO, headers=YAML)
+    assert (again.status_code, again.json()["bulk_id"]) == (200, None), "an open bulk moves them already"
+    await api.post(f"/bulk/{asked.json()['bulk_id']}/stop")
+    declared = TWO + "\non_publish: migrate"
+    assert (await check(api, declared))["runs"][0]["then"] == "moves"
+    made = await api.publish(declared)
+    items = (await api.read(f"/bulk/{made['bulk_id']}/items"))["items"]
+    assert sorted(item["run_id"] for item in items) == sorted(run_ids)
+    assert (await api.publish(declared))["bulk_id"] is None, "it is no news"
+    older = await api.post("/workflows", params={"migrate": "true"}, content=ONE, headers=YAML)
+    assert (older.json()["version"], older.json()["bulk_id"]) == (1, None), "only to the latest"
 
 
 async def test_a_wrong_definition_is_refused_as_by_a_publish(api):
