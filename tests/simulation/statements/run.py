@@ -37,7 +37,7 @@ def save_runs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
             "control": row["controls"], "finished_at": t.now if status in RUN_ENDS else None,
         }  # fmt: skip
         refuse(
-            (row["controls"] & 3 > 0) == (status in PAUSED) or status == "needs_attention", "run_paused_is_its_status"
+            (row["controls"] & 35 > 0) == (status in PAUSED) or status == "needs_attention", "run_paused_is_its_status"
         )
         t.put("run", key, changed)
     return []

@@ -102,6 +102,8 @@ function RunHeader({ run }: { run: Schemas["Run"] }) {
         <Fact name="Started by"><span className="clip">{run.trigger}</span></Fact>
         <Fact name="Started"><Instant at={run.created_at} /></Fact>
         <Fact name={over ? "Took" : "Runs for"}><Elapsed from={run.created_at} to={run.finished_at} /></Fact>
+        {run.deadline_at && <Fact name="Deadline"><Instant at={run.deadline_at} /></Fact>}
+        {run.priority !== 0 && <Fact name="Priority"><span className="num">{run.priority}</span></Fact>}
         <Fact name="Events"><span className="num">{run.row_version}</span></Fact>
         <Fact name="Namespace">{run.namespace}</Fact>
         <Fact name="Run id"><span className="mono faint clip">{run.run_id}</span></Fact>
