@@ -11,6 +11,7 @@ import pytest
 from uuid_utils import uuid7
 
 from state.bulk_steps import step
+from state.doctor import examine
 from tests.integration.desk import ORDERS, Desk, open_desk, sweeps
 
 FAST = {"rate": 1000}
@@ -215,40 +216,58 @@ async def test_runs_are_moved_to_the_latest_version_each_by_its_own_verdict(bulk
 
 
 async def test_a_move_pauses_each_run_until_nothing_of_it_runs_moves_it_and_lets_it_go_on(bulk: Bulk) -> None:
-    """One runs, one is paused by a person, one has begun what the new version does not have."""
-    runs, held, stays = await bulk.start(), await bulk.start(), await bulk.start()
+    """One has begun only what both versions have, the other what the new one does not."""
+    moves, stays = await bulk.start(), await bulk.start()
     await bulk.succeed(stays, output=b'{"total": 1}')
-    await bulk.succeed(held, output=b'{"total": 1}')
-    await bulk.post(f"/runs/{held}/pause")
-    await bulk.apply_requests()
-    await bulk.succeed(held, 1)
     orders: dict[str, Any] = {**ORDERS}
-    validate, second = list(orders["tasks"])[:2]
-    more = {**orders, "tasks": {validate: orders["tasks"][validate], "tell": {"run": "t.tell", "needs": [validate]}}}
-    await bulk.post("/workflows", more, status=201)
+    validate = orders["tasks"]["validate"]
+    other = {**orders, "tasks": {"validate": validate, "tell": {"run": "t.tell", "needs": ["validate"]}}}
+    await bulk.post("/workflows", other, status=201)
+    why = "the run cannot be moved to version 2: task charge: it has begun, and version 2 has no such task"
     shown = await bulk.ask("move", dry_run=True, status=200)
-    why = f"the run cannot be moved to version 2: task {second}: it has begun, and version 2 has no such task"
-    assert (shown["count"], shown["done"]) == (3, 1)
-    assert {each["reason"].partition(";")[0]: each["count"] for each in shown["refused"]} == {why: 2}
+    assert (shown["count"], shown["done"], shown["refused"]) == (2, 1, [{"reason": why, "count": 1}])
     asked = await bulk.ask("move", reason="tell them")
-    assert await bulk.step()
-    assert bulk.query("SELECT kind, run_id::text FROM inbox WHERE applied_at IS NULL") == [("paused", runs)]
+    assert await bulk.step() == 2
+    assert bulk.query("SELECT kind, run_id::text FROM inbox WHERE applied_at IS NULL") == [("paused", moves)]
     await bulk.apply_requests()
-    assert await bulk.statuses(runs) == ["pausing"]
-    (cause, *_) = (await bulk.read(f"/runs/{runs}/explain"))["causes"]
+    assert await bulk.statuses(moves, stays) == ["pausing", "running"]
+    (cause, *_) = (await bulk.read(f"/runs/{moves}/explain"))["causes"]
     assert (cause["code"], "while it is moved to another version" in cause["text"]) == ("PAUSED", True)
+    assert await wrong(bulk) == []
     assert (await bulk.read(f"/bulk/{asked['bulk_id']}"))["left"] == 1
-    await bulk.succeed(runs, output=b'{"total": 1}')
-    assert (await bulk.over(asked["bulk_id"]))["done"] == 1
+    await bulk.succeed(moves, output=b'{"total": 1}')
+    over = await bulk.over(asked["bulk_id"])
+    assert (over["done"], over["refusals"]) == (1, [{"reason": why, "count": 1}])
     await bulk.apply_requests()
-    run = await bulk.read(f"/runs/{runs}")
+    run = await bulk.read(f"/runs/{moves}")
     assert (run["version"], run["status"]) == (2, "running")
     assert (await bulk.read(f"/bulk/{asked['bulk_id']}"))["later"] == {"running": 1}
-    assert await bulk.statuses(held, stays) == ["paused", "running"]
-    kinds = [item["kind"] for item in (await bulk.read(f"/runs/{runs}/history"))["items"]]
+    kinds = [item["kind"] for item in (await bulk.read(f"/runs/{moves}/history"))["items"]]
     assert kinds == ["started", "paused", "attempt_completed", "migrated"]
-    checks = (await bulk.read("/doctor"))["checks"]
-    assert [check for check in checks if check["name"] in ("statuses", "pauses") and not check["ok"]] == []
+    assert await wrong(bulk) == []
+    await bulk.succeed(moves, 1)
+    assert await bulk.statuses(moves) == ["completed"]
+
+
+async def wrong(bulk: Bulk) -> list[str]:
+    """What the doctor says of runs."""
+    async with bulk.connection() as connection:
+        checks = await examine(connection)
+    return [
+        check.detail for check in checks if check.name in ("statuses", "pauses", "waits", "history") and not check.ok
+    ]
+
+
+async def test_the_doctor_finds_a_run_that_was_paused_for_a_move_and_that_nobody_moves(bulk: Bulk) -> None:
+    await bulk.start()
+    await bulk.post("/workflows", {**ORDERS, "description": "other"}, status=201)
+    await bulk.ask("move")
+    await bulk.step()
+    await bulk.apply_requests()
+    assert await wrong(bulk) == []
+    bulk.query("DELETE FROM bulk_item")
+    (found,) = await wrong(bulk)
+    assert "is paused to be moved, and no bulk has it in hand" in found
 
 
 async def test_a_move_that_is_stopped_or_takes_too_long_lets_go_what_it_paused(bulk: Bulk) -> None:
