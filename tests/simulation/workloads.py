@@ -1,7 +1,7 @@
 """What runs: workflows small enough to read in a trace, bodies that are slow, fail, and have effects, and a client."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -15,6 +15,7 @@ from headrace.errors import ConflictError, FencedError, ForbiddenError, NotFound
 from headrace.graph import Workflow
 from headrace.lookup import did_not_happen, happened, unknown
 from headrace.machine import Plan, compile_plan
+from headrace.machine.status import TASKS_PAUSED
 from headrace.messages import effect_key
 from headrace.registry import Registry
 from headrace.standing import Person
@@ -22,6 +23,7 @@ from state.approvals import Voter, decide_approval
 from state.control import pause_run, resume_run, terminate_run
 from state.decisions import cancel_run, resolve_task
 from state.posted_signals import post_signal
+from state.requests import Kind, request
 from state.signals import Message, send_signal
 from state.starts import start_run
 from state.store import Store
@@ -275,9 +277,18 @@ class Client:
         if random.random() < 0.3:
             await asyncio.sleep(random.random() * 2)
             await self._until_told(partial(self._act, act=pause_run, run_id=run_id))
+        if random.random() < 0.3:
+            await asyncio.sleep(random.random() * 2)
+            tasks = random.sample(range(8), 2)  # not all of them are there
+            await self._until_told(partial(self._ask_of_tasks, "paused", run_id, tasks))
         if random.random() < 0.05:
             await asyncio.sleep(random.random() * 2)
             await self._until_told(partial(self._act, act=terminate_run, run_id=run_id))
+
+    async def _ask_of_tasks(self, kind: Kind, run_id: str, tasks: Iterable[int], connection: Any) -> None:
+        for task in tasks:
+            body = {"scope": TASKS_PAUSED, "task": task, "reason": "a whim"}
+            await request(connection, self._store, run_id, kind, body, "client")
 
     async def _act(self, connection: Any, act: Callable[..., Coroutine[Any, Any, None]], run_id: str) -> None:
         with suppress(ConflictError, NotFoundError):
@@ -290,6 +301,9 @@ class Client:
             for (run_id,), run in list(self._scene.postgres.tables["run"].items()):
                 if run["control"] & 35 and self._whims.random() < 0.2:
                     await self._until_told(partial(self._act, act=resume_run, run_id=str(UUID(bytes=run_id))))
+                if run.get("paused_tasks") and self._whims.random() < 0.2:
+                    paused = (str(UUID(bytes=run_id)), run["paused_tasks"])
+                    await self._until_told(partial(self._ask_of_tasks, "resumed", *paused))
 
     async def _cancel(self, connection: Any, run_id: str) -> None:
         with suppress(ConflictError, NotFoundError):

@@ -1,5 +1,7 @@
 """Moving a run in flight to another version over HTTP: first what stands in the way, then the move."""
 
+from headrace.machine import Resumed
+
 ONE = """
 name: pay
 tasks:
@@ -81,6 +83,24 @@ async def test_a_run_that_cannot_be_moved_is_refused_with_why(api, engine):
     assert (await api.post(f"/runs/{run}/migrate", json={"version": 2})).status_code == 409, "it was asked for already"
     engine.apply_requests()
     assert (await api.read(f"/runs/{run}"))["version"] == 2
+
+
+async def test_a_move_that_meets_an_obstacle_when_its_turn_comes_leaves_a_line_that_says_why(api, engine):
+    run = await waiting(api, engine)
+    await pause(api, engine, run)
+    asked = await api.post(f"/runs/{run}/migrate", json={"reason": "tell them, too"}, headers={"Headrace-Actor": "ana"})
+    assert asked.status_code == 202
+    assert engine.apply(run, Resumed())
+    assert engine.apply_requests() == ["migrated"]
+    (line,) = [
+        each for each in (await api.read(f"/runs/{run}/history"))["items"] if each["kind"] == "migration_refused"
+    ]
+    assert (line["actor"], line["detail"]["from"], line["detail"]["to"]) == ("ana", 1, 2)
+    assert line["detail"]["why"].endswith("the run is waiting: pause it, and wait until nothing of it runs")
+    read = await api.read(f"/runs/{run}")
+    assert (read["version"], read["status"]) == (1, "waiting")
+    checks = (await api.read("/doctor"))["checks"]
+    assert [check for check in checks if not check["ok"] and check["name"] not in ("relay", "server")] == []
 
 
 async def test_a_run_that_has_ended_is_not_moved(api, engine):
