@@ -386,7 +386,9 @@ def test_every_state_of_every_run_has_causes_and_the_first_fits_the_state():
             assert f"RUN_{of.status.upper()}" in {cause.code for cause in causes}
         if of.status is RunStatus.NEEDS_ATTENTION:
             assert causes[0].code is Code.NEEDS_ATTENTION
-        assert (Code.PAUSED in {cause.code for cause in causes}) is bool(of.pauses)
+        codes = {cause.code for cause in causes}
+        assert (Code.PAUSED in codes) is any(pause.task is None for pause in of.pauses)
+        assert (Code.TASK_PAUSED in codes) is any(pause.task is not None for pause in of.pauses)
     assert walked > 10_000
     assert seen | OF_UNDONE == set(Code), f"never said: {set(Code) - seen}"
 
