@@ -25,6 +25,7 @@ from state.store import Store
 
 DRAIN_SECONDS: Final = 600.0
 """How long a run may be held up for its move: bodies that run longer than that end on the version they began with."""
+_KINDS: Final[tuple[Kind, ...]] = ("paused", "migrated", "resumed")
 
 
 class Waiting(NamedTuple):
@@ -64,7 +65,7 @@ async def move_runs(
     known = ((each, standing.get(each.run_id), verdicts.get(each.run_id)) for each in waiting)
     steps = [_decide(*each, is_stopped=is_stopped) for each in known]
     asked: dict[UUID, UUID] = {}
-    for kind in ("paused", "migrated", "resumed"):
+    for kind in _KINDS:
         chosen = [each.run_id for each, step in zip(waiting, steps, strict=True) if step.ask == kind]
         wanted = [Wanted(str(id_), _body(kind, reason, standing[id_], verdicts.get(id_))) for id_ in chosen]
         asked |= zip(chosen, await request_all(connection, store, kind, wanted, actor), strict=True)
@@ -87,7 +88,8 @@ def _decide(each: Waiting, run: Standing | None, verdict: Verdict | None, *, is_
     why = why_not("move", run) or verdict.why_not
     if why is None and run.unapplied:
         why = f"something else was asked of the run and is not applied yet: {run.unapplied}"
-    if why is None and each.seconds is not None and each.seconds > DRAIN_SECONDS:
+    is_late = each.seconds is not None and each.seconds > DRAIN_SECONDS and run.status is not RunStatus.PAUSED
+    if why is None and is_late:
         why = f"something of it still ran after {DRAIN_SECONDS:.0f} s"
     if why is not None:
         return _Step(let_go, Turn("refused", why))
