@@ -35,16 +35,20 @@ def pauses(facts: Facts) -> Found:
 
 
 def _alternating(run_id: str, rows: list[Row]) -> Found:
-    """One that ended is paused no more, and may be again once it was taken up."""
-    last: dict[int, str] = {}
+    """One that ended is paused no more, and may be again once it was taken up. A pause is of the run, or of one task;
+    that of a move ends with it."""
+    last: dict[tuple[int, int | None], str] = {}
     for row in rows:
         if row["kind"] in ("replayed", "reran"):
-            last = {scope: f"{kind}, maybe" for scope, kind in last.items()}
+            last = {what: f"{kind}, maybe" for what, kind in last.items()}
+        elif row["kind"] in ("migrated", "migration_refused"):
+            last[row["detail"].get("resumes", 0), None] = "resumed"
         elif row["kind"] in ("paused", "resumed"):
-            scope, before = row["detail"]["scope"], last.get(row["detail"]["scope"], "resumed")
+            what = (row["detail"]["scope"], row.get("task"))
+            before = last.get(what, "resumed")
             if before == row["kind"]:
-                yield f"{row['kind']} follows {before}, of scope {scope}", run_id
-            last[scope] = row["kind"]
+                yield f"{row['kind']} follows {before}, of scope {what[0]}", run_id
+            last[what] = row["kind"]
 
 
 def _begun_paused(facts: Facts) -> Found:
@@ -148,8 +152,11 @@ def versions(facts: Facts) -> Found:
     for run_id in facts.runs:
         now: Any = facts.version(run_id).get("version")
         moves = facts.of_run(run_id, "migrated")
-        path = [moves[0]["detail"]["from"], *(row["detail"]["to"] for row in moves)] if moves else [now]
-        if path[-1] != now or any(row["detail"]["from"] != before for row, before in zip(moves, path, strict=False)):
+        reruns = [row for row in facts.of_run(run_id, "reran") if "version" in row["detail"]]
+        steps = [(row["row_version"], row["detail"].get("version") or row["detail"]) for row in (*moves, *reruns)]
+        steps.sort(key=lambda step: step[0])
+        path = [steps[0][1]["from"], *(step["to"] for _, step in steps)] if steps else [now]
+        if path[-1] != now or any(step["from"] != before for (_, step), before in zip(steps, path, strict=False)):
             yield f"a run is on version {now}, and was moved by {path}", run_id
         if run_id in answered and answered[run_id] not in path:
             yield f"a run was started on version {answered[run_id]}, and was on {path}", run_id
