@@ -13,7 +13,7 @@ import pytest
 from fastapi.routing import APIRoute, iter_route_contexts
 from pydantic import SecretStr
 
-from api import access, approval_links, approvals, console, delegations, health, sessions, tasks, tokens
+from api import access, approval_links, approvals, console, delegations, health, sessions, tasks, tokens, views
 from api.app import create_app
 from api.settings import ApiSettings
 from headrace.errors import ConfigurationError
@@ -28,6 +28,8 @@ ADMIN = {tokens.create, tokens.list_all, tokens.revoke, tokens.list_acts, approv
 APPROVE = {
     approvals.approve, approvals.reject, approvals.comment, tasks.decide_task, delegations.make, delegations.end,
 }  # fmt: skip
+READ = {sessions.create_code, sessions.log_out, views.save, views.change, views.delete}
+"""What writes only for whoever asks."""
 IDS = {
     "run_id": "0198c2d4-0000-7000-8000-000000000000",
     "task_id": "0198c2d4-0000-7000-8000-000000000000.a",
@@ -137,7 +139,7 @@ async def test_a_scope_is_asked_for_each_route(app, anybody, database):
     for method, path, route in calls(app):
         if route.endpoint in OPEN or path.endswith("events"):
             continue
-        reads = method == "GET" or route.endpoint in (sessions.create_code, sessions.log_out)
+        reads = method == "GET" or route.endpoint in READ
         usual = Scope.READ if reads else Scope.OPERATE
         needed = Scope.ADMIN if route.endpoint in ADMIN else Scope.APPROVE if route.endpoint in APPROVE else usual
         for scope, secret in secrets.items():
@@ -147,6 +149,20 @@ async def test_a_scope_is_asked_for_each_route(app, anybody, database):
             else:
                 assert response.status_code == 403, (method, path, scope, response.text)
                 assert repr(needed.value) in response.json()["detail"]
+
+
+async def test_whoever_reads_keeps_views_and_shares_none(anybody, database):
+    _, reader = await make(database, Scope.READ, name="reader")
+    _, both = await make(database, Scope.READ, Scope.OPERATE, name="both")
+    mine, shared = {"name": "mine", "filter": "is:open"}, {"name": "ours", "is_shared": True}
+    made = await anybody.post("/views", json=mine, headers=bearer(reader))
+    assert (made.status_code, made.json()["owner"]) == (201, "reader")
+    assert (await anybody.post("/views", json=shared, headers=bearer(reader))).status_code == 403
+    changed = await anybody.put(f"/views/{made.json()['view_id']}", json=shared, headers=bearer(reader))
+    assert changed.status_code == 403
+    assert (await anybody.post("/views", json=shared, headers=bearer(both))).status_code == 201
+    names = [view["name"] for view in (await anybody.get("/views", headers=bearer(reader))).json()["items"]]
+    assert names[-2:] == ["mine", "ours"]
 
 
 async def test_the_parts_of_the_engine_are_told_to_those_who_are_known(anybody, engine):
