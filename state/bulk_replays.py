@@ -39,8 +39,9 @@ async def select_letters(
 ) -> Selection:
     """Parked letters. among: of these only. is_free: leave out what an open bulk replay has."""
     found, bound = await find_dead_letters(
-        connection, namespace, filter.and_("status", "parked"), limit=SELECTED_MAX + 1, among=among, is_free=is_free
-    )
+        connection, namespace, filter.and_("status", "parked"), limit=SELECTED_MAX + 1, among=among, is_free=is_free,
+        is_selection=True,
+    )  # fmt: skip
     return Selection(found[:SELECTED_MAX][::-1], len(found) > SELECTED_MAX or bound is not None)
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from psycopg import sql
 
 from headrace.filter import Filter
-from state.filter_sql import CANDIDATES, conditions_of
+from state.filter_sql import CANDIDATES, PATIENCE, conditions_of
 from state.queries.rows import AT_MAX, ID_MAX, PAGE_BYTES, UNBOUNDED, Connection, fetch, fetch_filtered, fetch_one
 from state.queries.task import AttemptRow
 from state.sql import load
@@ -101,9 +101,11 @@ async def find_dead_letters(
     before: tuple[datetime, UUID] = (AT_MAX, ID_MAX),
     among: Collection[UUID] | None = None,
     is_free: bool = False,
+    is_selection: bool = False,
 ) -> FoundLetters:
     """Newest first; parked ones, unless the filter says another status. before: (created_at, dead_letter_id) of the
-    last one seen. among: of these only. is_free: only those that no open bulk replay has.
+    last one seen. among: of these only. is_free: only those that no open bulk replay has. is_selection: for an act on
+    many, searched for with PATIENCE.
     """
     made = await conditions_of(connection, namespace, filter)
     if among is not None:
@@ -112,6 +114,8 @@ async def find_dead_letters(
         made.look.append(sql.SQL(CANDIDATES.text("is_in_no_replay")))
     if made.is_nothing:
         return FoundLetters([], None)
+    if is_selection:
+        made.looks *= PATIENCE
     scanned = max(limit, made.looks) if made.has_looks else limit
     given = made.given(namespace=namespace, before_at=before[0], before=before[1], scanned=scanned, limit=limit)
     found = await fetch_filtered(connection, lambda id_: id_, made.statement("find_letters"), **given)

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from headrace.filter import Filter
-from state.filter_sql import CANDIDATES, LOOKS_CHEAP, Conditions, conditions_of
+from state.filter_sql import CANDIDATES, LOOKS_CHEAP, PATIENCE, Conditions, conditions_of
 from state.queries.rows import ID_MAX, Connection, fetch_filtered
 
 FACET_VALUES_MAX: Final = 20
@@ -129,11 +129,13 @@ async def find_runs(
     among: Collection[UUID] | None = None,
     not_in_bulk_of: str | None = None,
 ) -> FoundRuns:
-    """The newest that match. among: of these only. not_in_bulk_of: an act; only runs of which no open bulk asks it."""
+    """The newest that match. among: of these only. not_in_bulk_of: for an act on many: only runs of which no open bulk
+    asks it, and searched for with PATIENCE."""
     made = await conditions_of(connection, namespace, filter)
     if among is not None:
         made.only(among)
     if not_in_bulk_of is not None:
+        made.looks *= PATIENCE
         made.look.append(made.add(CANDIDATES.text("is_in_no_bulk"), act=not_in_bulk_of))
     if made.is_nothing:
         return FoundRuns([], None)
