@@ -130,10 +130,11 @@ class Facts:
         return f"{key[0]}/{self._task_name(key)}"
 
     def counts(self, run_id: str) -> Counter[str]:
-        """The tasks of a run by state, and the open items of its maps; those nobody has touched are pending."""
+        """The tasks of a run by state, and the open items of its maps. Those that nobody has touched are `untouched`,
+        and keep no run busy, as in the machine."""
         total = len(self.specs[self.runs[run_id]["version_id"]])
         counts = Counter(
-            self.tasks[run_id, task]["status"] if (run_id, task) in self.tasks else "pending" for task in range(total)
+            self.tasks[run_id, task]["status"] if (run_id, task) in self.tasks else "untouched" for task in range(total)
         )
         counts.update(status for of, status in self.open_items if of == run_id)
         return counts
