@@ -10,6 +10,7 @@ What stands where:
     ledger      the effect ledger: a service of its own that notes every call of an effect, with fsync
     app         the bodies of the workflows; workload: the workflows, and what is started
     driver      the clients: starts, decisions, cancels, replays; each call with its outcome in the client log
+    record_sender  somebody else's system, whose records say signals
     operators   those who act on many at once: pauses of workflows and queues, bulks, versions; and the pools
     pool_watch  who holds which slot, seen again and again
     nemesis     chooses faults by seed; faults: the kinds, each with a count that proves it fired

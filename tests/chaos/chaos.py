@@ -84,7 +84,7 @@ class Chaos:
                 asyncio.create_task(work)
                 for work in (
                     driver.start_runs(until), operators.work(until), driver.answer_questions(),
-                    watch_pools(self._system, self._log),
+                    watch_pools(self._system, self._log), driver.records.run(),
                 )
             ]  # fmt: skip
             await asyncio.sleep(WARM_SECONDS)

@@ -705,7 +705,8 @@ def dead_letters(facts: Facts) -> Found:
             ended = any(r["kind"] in STOPS for r in facts.history[row["run_id"]])
             ended = ended or (bool(facts.undone(row["run_id"])) and not is_compensation(row["task"]))
             told = any(r["token"] == row["token"] for r in facts.of_task(key, "replayed"))
-            told = told or bool(facts.of_run(row["run_id"], "reran"))  # which closes what it runs again
+            # A rerun closes what it runs again; a person who gave the task its output may have come first.
+            told = told or bool(facts.of_run(row["run_id"], "reran") or facts.of_task(key, "supplied"))
             if not told and not ended:
                 yield "replayed, and its run never heard of it", id_
 

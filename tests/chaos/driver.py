@@ -15,6 +15,7 @@ import httpx
 
 from tests.caller import HEADERS
 from tests.chaos.client_log import ClientLog
+from tests.chaos.record_sender import SUBSCRIPTION, RecordSender
 from tests.chaos.system import System
 from tests.chaos.workload import WORKFLOWS, choose
 
@@ -52,6 +53,7 @@ class Driver:
         self._seen: set[str] = set()
         self._replays: dict[str, int] = {}
         self._stopping = asyncio.Event()
+        self.records: Final = RecordSender(system, log)
         self.looks: list[Callable[[], Awaitable[None]]] = []
         """What else to look at, again and again."""
 
@@ -94,6 +96,8 @@ class Driver:
     async def publish(self) -> None:
         for workflow in WORKFLOWS:
             await self.persist("publish", "POST", "/workflows", workflow, workflow=workflow["name"])
+        await self.records.begin()
+        await self.persist("subscribe", "POST", "/subscriptions", SUBSCRIPTION)
 
     async def start_runs(self, until: float) -> None:
         """Open loop: a start is due at its time, whatever became of the ones before."""
@@ -175,6 +179,8 @@ class Driver:
             send = ("signal", "POST", f"/runs/{run_id}/signals", body if key is None else {**body, "key": key})
             times = 2 if self._draw.random() < 0.2 else 1
             await asyncio.gather(*(self.persist(*send, **facts) for _ in range(times)))
+            if self._draw.random() < 0.3:
+                await self.records.send(number, count)
             if self._draw.random() < 0.3:
                 id_ = f"post-{number}-{count}"
                 post = {"name": "chaos.news", "key": str(number), "id": id_, "data": {"count": count}}

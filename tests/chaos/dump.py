@@ -1,5 +1,6 @@
 """The final state, read in one snapshot after everything is healed and quiet."""
 
+import asyncio
 import uuid
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -10,11 +11,13 @@ from confluent_kafka.admin import AdminClient
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from state.doctor import examine
+
 TABLES: Final = (
     "workflow_version", "run", "task", "attempt", "history", "timer", "inbox", "approval", "dead_letter", "trigger_key",
     "worker_session", "held_task", "parked_task", "partition_owner", "signal", "signal_wait", "posted_signal",
     "approval_vote", "child_run", "pool", "pool_slot", "pool_waiter", "bulk", "bulk_item", "workflow_pause",
-    "queue_pause", "held_command",
+    "queue_pause", "held_command", "trigger_event",
 )  # fmt: skip
 KAFKA_SECONDS: Final = 10.0
 Dump = dict[str, list[dict[str, Any]]]
@@ -32,7 +35,14 @@ def read_dump(dsn: str, kafka: str, prefix: str) -> Dump:
             cursor.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(table)))
             dump[table] = [{name: _plain(value) for name, value in row.items()} for row in cursor.fetchall()]
     dump["log_end"] = _read_ends(kafka, f"{prefix}.events")
+    dump["doctor"] = asyncio.run(_examine(dsn))
     return dump
+
+
+async def _examine(dsn: str) -> list[dict[str, Any]]:
+    """What the product's own doctor says of the same rows."""
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+        return [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in await examine(connection)]
 
 
 def _read_ends(kafka: str, topic: str) -> list[dict[str, Any]]:

@@ -135,12 +135,14 @@ class Desk:
         return len(rows)
 
     # -- a worker
-    def _hand_out(self, run_id: str, task: int) -> tuple[int, int, str]:
-        ((token,),) = self.query("SELECT token FROM task WHERE run_id = %s AND task = %s", run_id, task)
+    def hand_out(self, run_id: str, task: int = 0, token: int | None = None) -> tuple[int, int, str]:
+        """Task, token and nonce of its latest hand-out, or of another."""
+        if token is None:
+            ((token,),) = self.query("SELECT token FROM task WHERE run_id = %s AND task = %s", run_id, task)
         return task, token, make_nonce(self.store.secret, run_id.encode(), task, token)
 
     async def succeed(self, run_id: str, task: int = 0, output: bytes = b"null") -> None:
-        answer = Succeeded(*self._hand_out(run_id, task), worker="host/1", output=msgspec.Raw(output))
+        answer = Succeeded(*self.hand_out(run_id, task), worker="host/1", output=msgspec.Raw(output))
         await self.apply((run_id, answer))
 
     async def fail(self, run_id: str, task: int = 0, message: str = "it broke", **error: Any) -> None:
@@ -148,7 +150,7 @@ class Desk:
         while self.query(
             "SELECT 1 FROM task WHERE run_id = %s AND task = %s AND status IN ('queued', 'running')", run_id, task
         ):
-            failed = Failed(*self._hand_out(run_id, task), Error("ERROR", message, **error), worker="host/1")
+            failed = Failed(*self.hand_out(run_id, task), Error("ERROR", message, **error), worker="host/1")
             await self.apply((run_id, failed))
 
     # -- people
