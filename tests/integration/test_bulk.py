@@ -217,7 +217,7 @@ async def test_runs_are_moved_to_the_latest_version_each_by_its_own_verdict(bulk
 
 async def test_a_move_pauses_each_run_until_nothing_of_it_runs_moves_it_and_lets_it_go_on(bulk: Bulk) -> None:
     """One has begun only what both versions have, the other what the new one does not."""
-    moves, stays = await bulk.start(), await bulk.start()
+    moves, stays = await bulk.start({"id": 1}), await bulk.start({"id": 2})
     await bulk.succeed(stays, output=b'{"total": 1}')
     orders: dict[str, Any] = {**ORDERS}
     validate = orders["tasks"]["validate"]
