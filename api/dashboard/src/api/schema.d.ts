@@ -1221,8 +1221,9 @@ export interface paths {
         /**
          * Rerun Run
          * @description Let part of a run that has ended run again: tasks and all that depends on them, or what failed. The results of
-         *     the others stand. With `dry_run` nothing happens: the answer says what would run again, which effects repeat, and
-         *     what protects them.
+         *     the others stand. It stays on its version, or goes on with the `version` that is asked for. With `dry_run` nothing
+         *     happens: the answer says what would run again, which effects repeat, what protects them, and what stands in the way
+         *     of that version.
          */
         post: operations["runs_rerun_run"];
         delete?: never;
@@ -1611,6 +1612,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/tasks/{task_id}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Pause One
+         * @description Let nothing new of a task begin, nor of the items of a map. What was handed out goes on to its end, and so do the
+         *     rest of the run and what waits; its retries wait until somebody resumes it.
+         */
+        post: operations["runs_pause_one"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/tasks/{task_id}/resolve": {
         parameters: {
             query?: never;
@@ -1625,6 +1647,26 @@ export interface paths {
          * @description Say what became of a parked task's effect: it happened (with the output), it did not, or give the task up.
          */
         post: operations["parked_tasks_resolve"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/tasks/{task_id}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Resume One
+         * @description End the pause of a task: what it withheld begins.
+         */
+        post: operations["runs_resume_one"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1785,7 +1827,9 @@ export interface paths {
         /**
          * Publish Workflow
          * @description Publish a workflow in JSON or YAML. The same content is the same version (200); other content is the next one
-         *     (201).
+         *     (201). With `migrate`, or where the workflow says `on_publish: migrate`, runs in flight on older versions are moved
+         *     to it by a bulk, those of which nothing stands in the way; a publish that is no news moves nobody unless it is asked
+         *     to.
          */
         post: operations["workflows_publish_workflow"];
         delete?: never;
@@ -1806,7 +1850,8 @@ export interface paths {
         /**
          * Check
          * @description Say what publishing this content would lead to, and publish nothing: which version it would be, what is different
-         *     from the latest one, and which runs are in flight on which version. A wrong definition is refused as by a publish.
+         *     from the latest one, which runs are in flight on which version, and which of them could be moved. A wrong definition
+         *     is refused as by a publish.
          */
         post: operations["workflows_check"];
         delete?: never;
@@ -2172,7 +2217,7 @@ export interface components {
         /** BulkBody */
         BulkBody: {
             /** @enum {unknown} */
-            act: "cancel" | "migrate" | "pause" | "release" | "rerun" | "resume" | "terminate";
+            act: "cancel" | "migrate" | "move" | "pause" | "release" | "rerun" | "resume" | "terminate";
             /** @default false */
             dry_run: boolean;
             /** @default  */
@@ -2794,6 +2839,7 @@ export interface components {
             looked_at: number;
             movable: number;
             obstacles: components["schemas"]["Blocked"][];
+            runs: components["schemas"]["RunVerdict"][];
         };
         /** Obstacle */
         Obstacle: {
@@ -3001,6 +3047,7 @@ export interface components {
         };
         /** Published */
         Published: {
+            bulk_id: string | null;
             created: boolean;
             digest: string;
             name: string;
@@ -3099,9 +3146,11 @@ export interface components {
         Rerun: {
             again: components["schemas"]["RerunTask"][];
             dry_run: boolean;
+            obstacles: components["schemas"]["Obstacle"][];
             reused: string[];
             row_version: number;
             run_id: string;
+            to_version: number;
             version: number;
             workflow: string;
         };
@@ -3116,6 +3165,8 @@ export interface components {
             row_version: number | null;
             /** @default [] */
             tasks: string[];
+            /** @default null */
+            version: number | null;
         };
         /** RerunTask */
         RerunTask: {
@@ -3145,6 +3196,7 @@ export interface components {
             };
             /** Format: date-time */
             created_at: string;
+            deadline_at: string | null;
             finished_at: string | null;
             input: unknown;
             namespace: string;
@@ -3153,6 +3205,7 @@ export interface components {
             outputs: {
                 [key: string]: unknown;
             };
+            priority: number;
             row_version: number;
             run_id: string;
             status: components["schemas"]["RunStatus"];
@@ -3215,6 +3268,16 @@ export interface components {
             workflow: string;
         };
         /**
+         * RunVerdict
+         * @description Whether one run could be moved.
+         */
+        RunVerdict: {
+            run_id: string;
+            status: components["schemas"]["RunStatus"];
+            version: number;
+            why_not: string | null;
+        };
+        /**
          * RunsInFlight
          * @description Runs of one version and status that have not ended.
          */
@@ -3225,7 +3288,7 @@ export interface components {
             runs: number;
             status: components["schemas"]["RunStatus"];
             /** @enum {unknown} */
-            then: "stays";
+            then: "moves" | "stays";
             version: number;
         };
         /**
@@ -3416,6 +3479,7 @@ export interface components {
             error: unknown;
             index: number;
             input?: unknown;
+            is_paused: boolean;
             items: components["schemas"]["ItemCounts"] | null;
             name: string;
             needs: string[];
@@ -11175,6 +11239,127 @@ export interface operations {
             };
         };
     };
+    runs_pause_one: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                task_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ReasonBody"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     parked_tasks_resolve: {
         parameters: {
             query?: never;
@@ -11202,6 +11387,127 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TaskResolved"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is neither JSON nor YAML */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    runs_resume_one: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                task_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ReasonBody"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
                 };
             };
             /** @description It is not known who calls: send a token */
@@ -12336,7 +12642,10 @@ export interface operations {
     };
     workflows_publish_workflow: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Move runs in flight on older versions, where nothing stands in the way */
+                migrate?: boolean;
+            };
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
@@ -12447,7 +12756,10 @@ export interface operations {
     };
     workflows_check: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Move runs in flight on older versions, where nothing stands in the way */
+                migrate?: boolean;
+            };
             header?: {
                 /** @description The caller's name for this request: repeating it gives the same answer. */
                 "Idempotency-Key"?: string;
