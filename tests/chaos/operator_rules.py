@@ -11,7 +11,7 @@ LATE_SECONDS: Final = 60.0
 """An unanswered request may be carried out so much later, by a process that was frozen."""
 KINDS: Final = {
     "cancel": "cancelled", "terminate": "terminated", "pause": "paused", "resume": "resumed", "release": "released",
-    "rerun": "reran", "migrate": "migrated",
+    "rerun": "reran", "migrate": "migrated", "move": "migrated",
 }  # fmt: skip
 """What a bulk asks of a run, and the request that it becomes."""
 
@@ -131,6 +131,11 @@ def _turns(facts: Facts, bulk: Row, items: list[Row], asked: dict[str, list[Row]
             yield "a turn was left out, and nobody stopped its bulk", where
     for run_id in done.keys() | asked.keys():
         told = asked.get(run_id, [])
+        if bulk["act"] == "move":  # which pauses a run first, and lets go those that it does not move
+            beside = Counter(row["kind"] for row in told if row["kind"] != kind)
+            if any(times > 1 for times in beside.values()) or not beside.keys() <= {"paused", "resumed"}:
+                yield f"a run was asked {dict(beside)} for its move", f"{reason}: {run_id}"
+            told = [row for row in told if row["kind"] == kind]
         if len(told) != (run_id in done) or any(row["kind"] != kind for row in told):
             yield f"a run was asked {len(told)} times by a bulk", f"{reason}: {run_id}"
         elif told and told[0]["inbox_id"] != done[run_id]["inbox_id"]:

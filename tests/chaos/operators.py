@@ -16,7 +16,7 @@ from tests.chaos.workload import CONTROLLED, POOLS, next_version
 
 EVERY_SECONDS: Final = (3.0, 9.0)
 PAUSE_SECONDS: Final = (0.5, 3.0)
-BULK_ACTS: Final = ("cancel", "terminate", "pause", "resume", "rerun", "rerun", "migrate")
+BULK_ACTS: Final = ("cancel", "terminate", "pause", "resume", "rerun", "rerun", "migrate", "move")
 _SINCE_SECONDS: Final = {"cancel": 2.0, "terminate": 1.0, "rerun": 20.0}
 """How far back a bulk looks: most runs are to end by themselves."""
 
@@ -37,7 +37,7 @@ class Operators:
         """One act after the other, each begun before the time is over and carried to its end."""
         acts: tuple[Callable[[], Awaitable[None]], ...] = (
             self._pause_workflow, self._pause_workflow, self._pause_queue, self._bulk, self._bulk, self._bulk,
-            self._publish, self._publish,
+            self._bulk, self._deploy, self._deploy,
         )  # fmt: skip
         while (left := until - time.monotonic()) > 0:
             await asyncio.sleep(min(left, self._draw.uniform(*EVERY_SECONDS)))
@@ -72,20 +72,36 @@ class Operators:
             self._pausing.discard(target)
 
     async def _bulk(self) -> None:
+        """Of a workflow, or of runs that somebody has picked, some of which it cannot be asked."""
+        act = self._draw.choice(BULK_ACTS)
+        if self._draw.random() < 0.5:
+            filter = f"workflow:{self._draw.choice(CONTROLLED)}"
+            if act in _SINCE_SECONDS:
+                filter += f" started:>=-{_SINCE_SECONDS[act]:g}s"
+            return await self._ask_bulk(act, filter=filter)
+        wanted = {"resume": "paused", "migrate": "paused", "rerun": "failed"}.get(act)
+        found = await self._driver.items("/runs?limit=100" + (f"&status={wanted}" if wanted else ""))
+        known = [run["run_id"] for run in found if run["workflow"] in CONTROLLED]
+        picked = self._draw.sample(known, min(len(known), 3 if act in ("cancel", "terminate") else 10))
+        if picked:
+            await self._ask_bulk(act, run_ids=picked)
+
+    async def _ask_bulk(self, act: str, **which: Any) -> None:
         """The reason names the bulk, so that the oracle finds what was asked for it."""
-        act, workflow = self._draw.choice(BULK_ACTS), self._draw.choice(CONTROLLED)
         reason = f"bulk {self._number}"
-        filter = f"workflow:{workflow}"
-        if act in _SINCE_SECONDS:
-            filter += f" started:>=-{_SINCE_SECONDS[act]:g}s"
-        body = {"act": act, "filter": filter, "reason": reason, "rate": self._draw.choice((2, 20, 500))}
+        body = {"act": act, **which, "reason": reason, "rate": self._draw.choice((2, 20, 500))}
         entry = await self._ask("bulk", "POST", "/bulk", body, act=act, reason=reason)
         if entry["outcome"] == "OK" and self._draw.random() < 0.2:
             await asyncio.sleep(self._draw.uniform(0, 1))
             await self._ask("stop_bulk", "POST", f"/bulk/{entry['answer']['bulk_id']}/stop", None, reason=reason)
 
-    async def _publish(self) -> None:
+    async def _deploy(self) -> None:
+        """Another version, to which those are moved that are under way."""
         name = self._draw.choice(CONTROLLED)
+        await self._publish(name)
+        await self._ask_bulk("move", filter=f"workflow:{name}")
+
+    async def _publish(self, name: str) -> None:
         await self._ask("publish", "POST", "/workflows", next_version(name, self._draw), workflow=name)
 
     async def _ask(self, op: str, method: str, path: str, body: Any, **facts: Any) -> dict[str, Any]:

@@ -457,6 +457,10 @@ SPOILED: list[tuple[str, str, Spoil]] = [
     ("I19", "a move that nobody had paused for", _drop("history", run_id=MOVED, kind="paused")),
     ("I19", "a start on another version", _set("history", {"kind": "migrated"}, detail={"from": 3, "to": 2})),
     ("I26", "a run asked twice by a bulk", _ask_again),
+    ("I26", "a run paused twice for one move", lambda ledger, log, dump: (
+        dump["bulk"][0].update(act="move"),
+        dump["inbox"].extend({**dump["inbox"][0], "kind": kind} for kind in ("migrated", "paused", "paused")),
+        dump["inbox"].pop(0))),
     ("I26", "a run asked that had no turn", _drop("bulk_item")),
     ("I26", "a turn that asked nothing", _set("bulk_item", {}, inbox_id="k")),
     ("I26", "a turn that never came", _set("bulk_item", {}, outcome=None)),
