@@ -93,6 +93,7 @@ def problem(
     code: str = HeadraceError.code,
     faults: list[Fault] | None = None,
     headers: Mapping[str, str] | None = None,
+    run_id: str | None = None,
 ) -> Response:
     content = Problem(
         type=f"urn:headrace:error:{code.lower()}",
@@ -102,6 +103,7 @@ def problem(
         code=code,
         request_id=request_id,
         errors=(faults or [])[:_FAULTS_MAX],
+        run_id=run_id,
     )
     return Response(msgspec.json.encode(content), status, headers, media_type="application/problem+json")
 
@@ -117,7 +119,11 @@ def respond(error: HeadraceError, request_id: str) -> Response:
             request_id, 500, "something is wrong on our side; the log has it under this request id", code=error.code
         )
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else None
-    return problem(request_id, status, error.message, code=error.code, faults=_faults(error), headers=headers)
+    holder = error.fields.get("holder")
+    return problem(
+        request_id, status, error.message, code=error.code, faults=_faults(error), headers=headers,
+        run_id=None if holder is None else str(holder),
+    )  # fmt: skip
 
 
 def _faults(error: HeadraceError) -> list[Fault]:

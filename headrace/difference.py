@@ -7,7 +7,7 @@ same task when it has the same name; its position is its number in the runs of a
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-_OF_THE_WHOLE: Final = ("description", "input", "output", "deadline", "on_publish")
+_OF_THE_WHOLE: Final = ("description", "input", "output", "deadline", "on_publish", "limit")
 
 
 class TaskChange(NamedTuple):

@@ -71,6 +71,8 @@ ATTEMPTS_MAX: Final = 1_000
 """More is a loop and not a retry; every attempt leaves a row."""
 DESCRIPTION_CHARS_MAX: Final = 2_000
 KEY_CHARS_MAX: Final = 200
+LIMIT_RUNS_MAX: Final = 1_000
+"""Of one key. What more runs share is a pool."""
 PARALLEL: Final = 1_000
 """Items of one map under way at once, unless it says otherwise: one decision hands out no more than so many."""
 FAULTS_MAX: Final = 1_000
@@ -348,6 +350,24 @@ class Compensate(_Frozen):
     """How long one attempt may take."""
 
 
+class Limit(_Frozen):
+    """How many runs of one key go at once, and what becomes of one more. The latest version says how many."""
+
+    key: Annotated[StrictStr | None, Field(min_length=1, max_length=EXPRESSION_CHARS_MAX)] = None
+    """Which runs count together: text with expressions over `input`; None: all runs of the workflow."""
+    runs: Annotated[StrictInt, Field(ge=1, le=LIMIT_RUNS_MAX)] = 1
+    """Runs of one key at once."""
+    over: Literal["queue", "reject", "replace_oldest", "drop"] = "queue"
+    """What becomes of one more: it waits; it is refused; it waits, and the oldest is cancelled; or nothing is started,
+    and the answer is the run that goes."""
+
+    @model_validator(mode="after")
+    def _is_a_key(self) -> "Limit":
+        if self.key is not None and "${{" not in self.key:
+            raise ValueError("a key without an expression is the same for all runs: leave it out")
+        return self
+
+
 class Task(_Frozen):
     """One unit of work. With `approval` and no `run` it is only the question; with both, the question comes first.
     A `wait` or a `signal` is nothing else; a `map` is a `run` for each item of a list; a `workflow` is a run of another
@@ -467,6 +487,8 @@ class Workflow(_Frozen):
     on_publish: Literal["pin", "migrate"] = "pin"
     """What becomes of runs in flight on older versions when this one is published: they stay on theirs, or those move
     of which nothing stands in the way."""
+    limit: Limit | None = None
+    """How many runs go at once; None: as many as are started."""
     tasks: Annotated[dict[TaskName, Task], Field(min_length=1, max_length=TASKS_MAX)]
     """By name, in an order that is kept."""
 
@@ -611,9 +633,10 @@ class Builder:
         output: Mapping[str, Any] | None = None,
         deadline: str | float | timedelta | None = None,
         on_publish: Literal["pin", "migrate"] = "pin",
+        limit: Limit | Mapping[str, Any] | None = None,
     ) -> None:
         self._content: dict[str, Any] = {"name": name, "description": description, "input": input, "output": output}
-        self._content["deadline"] = _to_data(deadline)
+        self._content |= {"deadline": _to_data(deadline), "limit": _to_data(limit)}
         if on_publish != "pin":
             self._content["on_publish"] = on_publish
         self._tasks: dict[str, dict[str, Any]] = {}
@@ -675,6 +698,7 @@ def build(
     output: Mapping[str, Any] | None = None,
     deadline: str | float | timedelta | None = None,
     on_publish: Literal["pin", "migrate"] = "pin",
+    limit: Limit | Mapping[str, Any] | None = None,
 ) -> Builder:
     """Begin a workflow in Python.
 
@@ -684,7 +708,9 @@ def build(
     >>> list(orders.publishable().tasks)
     ['validate', 'charge']
     """
-    return Builder(name, description=description, input=input, output=output, deadline=deadline, on_publish=on_publish)
+    return Builder(
+        name, description=description, input=input, output=output, deadline=deadline, on_publish=on_publish, limit=limit
+    )
 
 
 def _to_data(value: Any) -> Any:
@@ -798,7 +824,7 @@ def _known_fields(path: Path) -> list[str]:
         "retry": Retry, "approval": Approval, "wait": Wait, "signal": Signal, "map": Map,
         "deadline": Deadline, "repeat": Repeat, "workflow": Child, "compensate": Compensate,
     }  # fmt: skip
-    model: type[BaseModel] = Workflow
+    model: type[BaseModel] = Limit if path[:1] == ("limit",) else Workflow
     if len(path) >= 2:  # tasks.NAME and deeper
         model = models.get(str(path[2]), Task) if len(path) > 2 else Task
     return [str(field.validation_alias or name) for name, field in model.model_fields.items()]
@@ -844,6 +870,7 @@ class _GraphCheck:
         order = self._sort()
         self._find_cycles(order)
         self._check_references(order)
+        self._check_limit()
         self._check_schema(("input",), self._data.get("input"))
         for name, task in self._tasks.items():
             if isinstance(task.get("approval"), dict):
@@ -945,6 +972,16 @@ class _GraphCheck:
                 self._found.append((path, finding.error))
             for name in sorted(finding.references - self._all.keys()):
                 self._found.append((path, f"there is no task {name}{self._suggest_task(name)}"))
+
+    def _check_limit(self) -> None:
+        """Its key is worked out before anything of the run has begun."""
+        limit = self._data.get("limit")
+        key = limit.get("key") if isinstance(limit, dict) else None
+        for finding in inspect_template(key) if isinstance(key, str) else ():
+            if finding.error is not None:
+                self._found.append((("limit", "key"), finding.error))
+            elif finding.references:
+                self._found.append((("limit", "key"), "sees only `input`: no task of the run has begun by then"))
 
     def _references(self) -> Iterator[tuple[str, str, Path]]:
         """(task, task it refers to, path) of every expression; the wrong ones become faults."""

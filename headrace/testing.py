@@ -27,13 +27,14 @@ import msgspec
 
 from headrace import payload
 from headrace.attempt import Answer, Attempt
-from headrace.errors import ConfigurationError, ConflictError, DefinitionError, NotFoundError
+from headrace.errors import ConfigurationError, ConflictError, DefinitionError, NotFoundError, PayloadError
 from headrace.graph import Workflow, from_data, parse
 from headrace.instant import format_instant, from_microseconds, parse_instant, to_microseconds
 from headrace.machine import (
     Abort,
     Action,
     Ask,
+    AwaitPermit,
     AwaitSlot,
     BuryTask,
     CancelChild,
@@ -65,6 +66,7 @@ from headrace.machine import (
     Reran,
     Resolved,
     Resumed,
+    ReturnPermit,
     RunState,
     RunStatus,
     SetDeadline,
@@ -89,9 +91,10 @@ from headrace.machine import (
 from headrace.machine.advance import can_be_supplied, choose_rerun
 from headrace.machine.child import refuse_input
 from headrace.machine.event import PRIORITY_MAX
+from headrace.machine.limit import Line, Verdict
 from headrace.machine.place import RUN, compensation_of, is_compensation, is_item, items_of, task_of
-from headrace.machine.reason import DEPTH_MAX, TOO_DEEP
-from headrace.machine.status import PAUSED, RUN_TERMINAL, TASKS_PAUSED, TERMINAL
+from headrace.machine.reason import DEPTH_MAX, LIMIT_REACHED, TOO_DEEP
+from headrace.machine.status import AWAITS_PERMIT, PAUSED, RUN_TERMINAL, TASKS_PAUSED, TERMINAL
 from headrace.messages import (
     PAYLOAD_BYTES_MAX,
     Admitted,
@@ -228,6 +231,22 @@ class _Waiter(NamedTuple):
         return self.began_at - self.run.priority * _MINUTE, self.order
 
 
+class _Permit:
+    """A run under the limit of its workflow: it waits for its permit, or has it."""
+
+    def __init__(self, run: "_Run", key: str, asked_at: int, order: int, *, is_granted: bool) -> None:
+        self.run, self.key, self._asked_at, self.order, self.is_granted = run, key, asked_at, order, is_granted
+        self.is_replaced = False
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return self._asked_at - self.run.priority * _MINUTE, self.order
+
+    @property
+    def line(self) -> tuple[str, str]:
+        return self.run.state.plan.name, self.key
+
+
 class _VirtualAttempt(Attempt):
     """An attempt that begins by the clock of its harness."""
 
@@ -314,7 +333,8 @@ class Harness:
         """Start a run, and let everything happen that needs no time. by: who starts it, for `no_self_approval`.
 
         priority: its place in the queues of pools, from -100 to 100. input: JSON data, or what a body may return; an
-        empty object when left out. Raises DefinitionError when the workflow's schema refuses it.
+        empty object when left out. Raises DefinitionError when the workflow's schema refuses it. When no more may go at
+        once, it raises ConflictError under a limit with `over: reject`, and answers the run that goes under `drop`.
         """
         raw = payload.encode_input({} if input is None else input)
         if faults := self._engine.workflow.check_input(msgspec.json.decode(raw)):
@@ -598,6 +618,7 @@ class _Engine:
         self._slots: dict[tuple[_Run, int], str] = {}
         """Who holds a slot -> of which pool."""
         self._waiters: list[_Waiter] = []
+        self._permits: dict[_Run, _Permit] = {}
         self.at = at
         self._objects = _objects()
         self._bodies = registry.prepare(PAYLOAD_BYTES_MAX if self._objects is None else OBJECT_BYTES_MAX)
@@ -638,9 +659,54 @@ class _Engine:
         ]
 
     def start(self, input: bytes, by: str, priority: int) -> "_Run":
-        run = _Run(self, self._new_id(), self._workflows[self.workflow.name][1], input, by, priority)
+        plan, run_id = self._workflows[self.workflow.name][1], self._new_id()
+        verdict = self._admit_run(plan, run_id, input)
+        if verdict.how == "rejected":
+            message = f"as many runs of workflow {plan.name} go as go at once; run {verdict.holder} is one of them"
+            raise ConflictError(message, holder=verdict.holder, workflow=plan.name)
+        if verdict.how == "dropped":
+            return next(run for run in self._permits if run.run_id == verdict.holder)
+        run = _Run(self, run_id, plan, input, by, priority, verdict=verdict)
+        self._replace(verdict, run)
         self.settle()
         return run
+
+    # -- limits --------------------------------------------------------------------------------------------------------
+    def _admit_run(self, plan: Plan, run_id: RunId, input: bytes) -> Verdict:
+        """As `state.starts` does. Raises PayloadError when the input gives no key."""
+        if plan.limit is None:
+            return Verdict("begins")
+        line = (plan.name, plan.limit.key_of(input))
+        found = sorted((one for one in self._permits.values() if one.line == line), key=lambda one: one.order)
+        granted = [one for one in found if one.is_granted]
+        waiting = sorted((one for one in found if not one.is_granted), key=lambda one: one.rank)
+        holder = next((one.run.run_id for one in (*granted, *waiting)), None)
+        staying: list[str] = [one.run.run_id for one in found if not one.is_replaced]
+        stands = Line(plan.limit.runs, len(granted), is_waited=bool(waiting), holder=holder, staying=staying)
+        return stands.admit(run_id, plan.limit.over)
+
+    def _replace(self, verdict: Verdict, by: "_Run") -> None:
+        for permit in [one for one in self._permits.values() if one.run.run_id in verdict.replaced]:
+            permit.is_replaced = True
+            permit.run.tell(Cancelled(f"run {by.run_id} takes its place", "limit"))
+
+    def await_permit(self, run: "_Run", key: str, *, is_granted: bool) -> None:
+        self._permits[run] = _Permit(run, key, self.at, next(self._order), is_granted=is_granted)
+
+    def return_permit(self, run: "_Run") -> None:
+        self._permits.pop(run, None)
+
+    def _permit(self) -> bool:
+        """Give one permit to the run that is next for it; whether there was one."""
+        held = [one.line for one in self._permits.values() if one.is_granted]
+        for permit in sorted(self._permits.values(), key=lambda one: one.rank):
+            limit = permit.run.state.plan.limit
+            is_full = limit is not None and held.count(permit.line) >= limit.runs
+            if not permit.is_granted and not is_full and not permit.run.state.control & PAUSED:
+                permit.is_granted = True
+                permit.run.tell(Resumed(AWAITS_PERMIT))
+                return True
+        return False
 
     def _new_id(self) -> RunId:
         self._runs += 1
@@ -673,11 +739,28 @@ class _Engine:
         if faults := workflow.check_input(msgspec.json.decode(action.input)):
             why = refuse_input(workflow.name, faults)
             return self.tell_parent(parent, msgspec.structs.replace(told, error=why))
+        try:
+            verdict = self._admit_run(plan, run_id, action.input)
+        except PayloadError as error:
+            why = Error(error.reason, error.message, retryable=False)
+            return self.tell_parent(parent, msgspec.structs.replace(told, error=why))
+        if verdict.how in ("rejected", "dropped"):
+            why = Error(
+                LIMIT_REACHED, f"run {verdict.holder} of workflow {workflow.name} goes already", retryable=False
+            )
+            return self.tell_parent(parent, msgspec.structs.replace(told, error=why))
         if not spec.is_awaited:
             self.tell_parent(parent, msgspec.structs.replace(told, outcome="started"))
-        parent.children[action.task] = _Run(
-            self, run_id, plan, action.input, parent.started_by, parent=_Parent(parent, action, spec.is_awaited)
+        parent.children[action.task] = child = _Run(
+            self,
+            run_id,
+            plan,
+            action.input,
+            parent.started_by,
+            parent=_Parent(parent, action, spec.is_awaited),
+            verdict=verdict,
         )
+        self._replace(verdict, child)
 
     def signal(self, name: str, data: bytes, key: str | None, by: str) -> Signalled:
         """Store a signal, as it were: it has an identity and an instant."""
@@ -788,7 +871,7 @@ class _Engine:
             if run.is_handed_out(action):
                 self._work(run, action)
         else:
-            return self._admit() or self._offer_posted()
+            return self._permit() or self._admit() or self._offer_posted()
         return True
 
     def _work(self, run: "_Run", action: Dispatch) -> None:
@@ -868,25 +951,31 @@ class _Parent(NamedTuple):
     is_waiting: bool
 
 
+_BEGINS: Final = Verdict("begins")
+
+
 class _Run:
     """One run: its state, and what Postgres would hold beside that."""
 
     def __init__(
         self, engine: _Engine, run_id: RunId, plan: Plan, input: bytes, by: str = "", priority: int = 0,
-        parent: _Parent | None = None,
+        parent: _Parent | None = None, verdict: Verdict = _BEGINS,
     ) -> None:  # fmt: skip
         self._engine, self.run_id, self.started_by, self._parent = engine, run_id, by, parent
         self.priority = priority
         self.depth: int = 0 if parent is None else parent.run.depth + 1
         self.children: Final[dict[int, _Run]] = {}
         """By the task that asked for it: the last of each."""
-        self.state: Final = RunState(run_id.encode(), plan, input)
+        control = AWAITS_PERMIT if verdict.how == "waits" else 0
+        self.state: Final = RunState(run_id.encode(), plan, input, control=control)
         self.outputs: Final[dict[int, bytes]] = {}
         self.questions: Final[dict[int, Question]] = {}
         """By task: those that are open."""
         self.finish: Finish | None = None
         self.history: Final[list[HistoryItem]] = []
         self._note("started")
+        if plan.limit is not None:
+            engine.await_permit(self, plan.limit.key_of(input), is_granted=not control)
         self._accept(begin(plan, self.state, engine.at), None)
 
     def place(self, task: str) -> int:
@@ -994,6 +1083,10 @@ class _Run:
                 self._note("migration_refused", detail=action.why)
             case SetPriority():
                 self.priority = action.priority
+            case AwaitPermit():
+                self._engine.await_permit(self, action.key, is_granted=action.is_granted)
+            case ReturnPermit():
+                self._engine.return_permit(self)
             case (
                 EndAttempt()
                 | ClearTimer()
@@ -1046,6 +1139,8 @@ class _Run:
                 self._note("cancelled", detail=event.reason)
             case Terminated():
                 self._note("terminated", detail=event.reason)
+            case Resumed() if event.scope == AWAITS_PERMIT:
+                self._note("permitted")
             case Paused() | Resumed():
                 kind = "paused" if isinstance(event, Paused) else "resumed"
                 self._note(kind, event.task if event.scope == TASKS_PAUSED else None, detail=event.reason)

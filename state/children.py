@@ -14,17 +14,21 @@ import psycopg
 import structlog
 from uuid_utils.compat import uuid7
 
-from headrace.errors import NotFoundError, UnreadableError
+from headrace.errors import NotFoundError, PayloadError, UnreadableError
 from headrace.input_schema import InputSchema
 from headrace.machine import Plan
 from headrace.machine.child import refuse_input
-from headrace.machine.reason import DEPTH_MAX, TOO_DEEP
+from headrace.machine.limit import Line
+from headrace.machine.reason import DEPTH_MAX, LIMIT_REACHED, TOO_DEEP
 from headrace.messages import Error, Requested, encode
 from state.outbox import Record, emit
+from state.permits import Asked as Permitted
+from state.permits import asked as asked_of
+from state.permits import lock_lines
 from state.plans import Plans
 from state.queries.rows import Connection
 from state.sql import load
-from state.starts import Start, begin_run
+from state.starts import Start, admit, begin_run, why_rejected
 from state.store import Rows, Store, execute
 from state.workflows import get_input_schema
 
@@ -56,6 +60,14 @@ class Asked(NamedTuple):
     """Who started the parent: they have asked for this run, too, and may not approve in it what they may not there."""
 
 
+class _Starting(NamedTuple):
+    """A run that nothing stands in the way of but the limit of its workflow."""
+
+    asked: Asked
+    start: Start
+    permit: Permitted | None
+
+
 class Starter:
     """Starts children; keeps the schemas of their workflows, which never change."""
 
@@ -75,20 +87,30 @@ class Starter:
             at = (await cursor.fetchall())[0][0]
         rows, latest = Rows(self._store), dict[tuple[str, str, int | None], Plan]()
         settled: dict[UUID, Error | None] = {}
+        starting: list[_Starting] = []
         for one in asked:
             try:
-                settled[one.run_id] = await self._begin(connection, one, latest, rows, at)
+                found = await self._prepare(connection, one, latest)
             except UnreadableError as error:
                 _log.warning("a child waits for a newer release", run_id=str(one.run_id), why=error.message)
+                continue
+            if isinstance(found, Error):
+                settled[one.run_id] = found
+            else:
+                starting.append(found)
+        lines = await lock_lines(connection, [one.permit for one in starting if one.permit is not None])
+        for ready in starting:
+            line = None if ready.permit is None else lines[ready.permit[0]]
+            settled[ready.asked.run_id] = self._begin(ready, line, rows, at)
         await self._settle(connection, settled)
         await execute(connection, rows.calls())
         await self._tell(connection, [one for one in asked if one.run_id in settled], settled)
         return len(asked)
 
-    async def _begin(
-        self, connection: Connection, asked: Asked, latest: dict[tuple[str, str, int | None], Plan], rows: Rows, at: int
-    ) -> Error | None:
-        """Add a run to the rows; or why there is none. latest: what was found for those before. Raises
+    async def _prepare(
+        self, connection: Connection, asked: Asked, latest: dict[tuple[str, str, int | None], Plan]
+    ) -> "_Starting | Error":
+        """What is to start; or why there is nothing. latest: what was found for those before. Raises
         UnreadableError."""
         if asked.depth > DEPTH_MAX:
             return TOO_DEEP
@@ -108,7 +130,21 @@ class Starter:
             parent=parent.encode() if asked.is_awaited else None,
         )  # fmt: skip
         try:
-            begin_run(rows, start, asked.namespace, at)
+            return _Starting(asked, start, asked_of(asked.namespace, plan, start.input))
+        except PayloadError as error:
+            return Error(error.reason, error.message, retryable=False)
+
+    def _begin(self, ready: "_Starting", line: Line | None, rows: Rows, at: int) -> Error | None:
+        """Add a run to the rows; or why there is none. A limit that rejects, or drops, fails the task: another run is
+        no child of it."""
+        asked, permit = ready.asked, None
+        if ready.permit is not None and line is not None:
+            permit, verdict = admit(ready.start, ready.permit, line)
+            if permit is None:
+                why = why_rejected(asked.workflow, ready.permit[0].key, verdict.holder)
+                return Error(LIMIT_REACHED, why, retryable=False)
+        try:
+            begin_run(rows, ready.start, asked.namespace, at, permit=permit)
         except Exception as bug:  # concerns this child alone: nothing of it is in the rows yet
             _log.exception("a child could not be started", run_id=str(asked.run_id))
             return Error("INTERNAL", f"deciding its first step raised {bug!r}", retryable=False)

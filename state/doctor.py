@@ -276,6 +276,11 @@ class _Examination:
         hint = "a sweep sets what is missing again within seconds; what is too much must not be: report it"
         return await self._of_a_table("pools", "find_wrong_slots", good, hint)
 
+    async def permits(self) -> Check:
+        good = "every open run under a limit has its permit, or is in line for one"
+        hint = "a sweep puts a run in line again within seconds; what is too much must not be: report it"
+        return await self._of_a_table("permits", "find_wrong_permits", good, hint)
+
     async def triggers(self) -> Check:
         keys, wrong, examples = await self.row("count_wrong_triggers", percent=self.percent)
         detail = f"{keys} trigger keys{'' if self.percent >= 100 else ' of a sample'} have their runs"
@@ -314,8 +319,8 @@ class _Examination:
 
     def later_checks(self) -> list[Callable[[], Awaitable[Check]]]:
         return [
-            self.orphan_timers, self.orphan_approvals, self.parked, self.posted_signals, self.pools, self.triggers,
-            self.sweeps, self.ticks, self.partitions, self.holders,
+            self.orphan_timers, self.orphan_approvals, self.parked, self.posted_signals, self.pools, self.permits,
+            self.triggers, self.sweeps, self.ticks, self.partitions, self.holders,
         ]  # fmt: skip
 
 

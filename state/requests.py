@@ -19,7 +19,7 @@ from state.store import Store
 
 Kind = Literal[
     "cancelled", "decided", "replayed", "resolved", "released", "signalled", "terminated", "paused", "resumed",
-    "prioritised", "supplied", "reran", "migrated", "child_told",
+    "prioritised", "supplied", "reran", "migrated", "child_told", "permitted",
 ]  # fmt: skip
 HEARD_IN_ISOLATION: Final = ("cancelled", "terminated", "released")
 """What a run takes while it stands aside; all else stays in the inbox until somebody has let it go on."""
@@ -44,8 +44,9 @@ async def request(
     "token", "input"?}; resolved {"task", "token", "outcome", "comment", "output"?}; released {}; terminated {"reason"};
     paused and resumed {"scope", "task"?, "reason"}; prioritised {"priority", "reason"}; supplied {"task", "token",
     "output", "reason"}; reran {"row_version", "tasks", "input"?, "version_id"?, "reason"}; migrated {"version_id",
-    "resumes"?, "reason"}; child_told {"task", "token", "child", "outcome", "output"?, "error"?}; signalled {}, which
-    has its content in `signal` under the same id. A body may hold `msgspec.Raw` for user data that must keep its bytes.
+    "resumes"?, "reason"}; child_told {"task", "token", "child", "outcome", "output"?, "error"?}; permitted {};
+    signalled {}, which has its content in `signal` under the same id. A body may hold `msgspec.Raw` for user data that
+    must keep its bytes.
     """
     inbox_id = inbox_id or str(uuid7())
     async with psycopg.AsyncRawCursor(connection) as cursor:

@@ -22,6 +22,7 @@ from headrace.errors import InvariantError
 from headrace.machine import (
     Abort,
     Ask,
+    AwaitPermit,
     AwaitSlot,
     BuryTask,
     CancelChild,
@@ -55,6 +56,7 @@ from headrace.machine import (
     Reran,
     Resolved,
     Resumed,
+    ReturnPermit,
     RunState,
     SetDeadline,
     SetPriority,
@@ -71,8 +73,9 @@ from headrace.machine import (
     Transition,
     Unpark,
 )
+from headrace.machine.limit import key_of_run
 from headrace.machine.place import RUN, is_item
-from headrace.machine.status import TASKS_PAUSED, WORKFLOW_PAUSED
+from headrace.machine.status import AWAITS_PERMIT, TASKS_PAUSED, WORKFLOW_PAUSED
 from headrace.messages import Abort as AbortMessage
 from headrace.messages import (
     Admitted,
@@ -109,7 +112,8 @@ RUN_COLUMNS: Final = 11
 
 
 class Key(NamedTuple):
-    """What a posted signal is for, and what a task waits for."""
+    """What a posted signal is for, and what a task waits for; and, by the workflow's name, which runs count together
+    under its limit."""
 
     namespace: str
     name: str
@@ -221,6 +225,10 @@ class Rows:
         """The same for how many rounds have ended."""
         self.ended: dict[bytes, tuple[Any, ...]] = {}
         """Child -> its row of `end_children`; of one that ends twice in this transaction, the last."""
+        self.permits: dict[bytes, tuple[Any, ...] | None] = {}
+        """Run -> the last thing that was decided about its permit: its row of `await_permits`, or that it has none."""
+        self.permit_keys: set[Key] = set()
+        """Keys of limits of which permits were given back here, or are waited for."""
         self.asks_for_runs = False
         """A child is to start."""
         self.held: dict[tuple[bytes, int], tuple[Any, ...]] = {}
@@ -292,6 +300,19 @@ class Rows:
         """They are paused by themselves, and no others of the run: the last that is said of it holds."""
         others = [row for row in self.rows.get("hold_tasks", ()) if row[0] != run.run_id]
         self.rows["hold_tasks"] = [*others, (run.run_id, f"{{{','.join(map(str, tasks))}}}" if tasks else None)]
+
+    def await_permit(self, run: StoredRun, key: str, *, is_granted: bool) -> None:
+        """The run counts under the limit of its workflow."""
+        self.permits[run.run_id] = (run.run_id, run.namespace, run.plan.name, key, is_granted)
+        if not is_granted:
+            self.permit_keys.add(Key(run.namespace, run.plan.name, key))
+
+    def replace_run(self, run_id: UUID, by: UUID) -> None:
+        """Ask a run to end for another, under the limit of their workflow."""
+        inbox_id = UUID(bytes=uuid7().bytes)
+        self.add("replace_runs", run_id.bytes, inbox_id.bytes, by.bytes)
+        record = Record(self.store.settings.events_topic, str(run_id).encode(), encode(Requested(str(inbox_id))))
+        self.records.append(record)
 
     def bury_record(
         self, namespace: str, run_id: bytes | None, topic: str, partition: int, offset: int, key: bytes | None, value:
@@ -395,6 +416,11 @@ class Rows:
                     told = {"from": run.plan.version, "to": action.version, "why": action.why, "reason": reason}
                     told |= _resumes(event)
                     self._history(run, "migration_refused", None, None, by, told)
+                case AwaitPermit():
+                    self.await_permit(run, action.key, is_granted=action.is_granted)
+                case ReturnPermit():
+                    self.permits[run.run_id] = None
+                    self.permit_keys.add(Key(run.namespace, run.plan.name, key_of_run(run.plan, run)))
                 case Finish():
                     if action.output is not None or action.error is not None:
                         why = None if action.error is None else encode(action.error)
@@ -530,6 +556,8 @@ class Rows:
                 self._history(run, "cancelled", None, None, event.by, {"reason": event.reason})
             case Terminated():
                 self._history(run, "terminated", None, None, event.by, {"reason": event.reason})
+            case Resumed() if event.scope == AWAITS_PERMIT:
+                self._history(run, "permitted", None, None)
             case Paused() | Resumed():
                 kind = "paused" if isinstance(event, Paused) else "resumed"
                 task = event.task if event.scope == TASKS_PAUSED else None
@@ -679,6 +707,10 @@ class Rows:
         if self.rounds:
             self.rows["count_rounds"] = [(*place, rounds) for place, rounds in self.rounds.items()]
             self.rounds = {}
+        if self.permits:
+            self.rows["return_permits"] = [(run_id,) for run_id, row in self.permits.items() if row is None]
+            self.rows["await_permits"] = [row for row in self.permits.values() if row is not None]
+            self.permits = {}
         if self.ended:
             self.rows["end_children"] = list(self.ended.values())
             self.ended = {}

@@ -102,7 +102,9 @@ async def publish(
     )
     if made is None:
         raise InvariantError("a version was not stored", workflow=name)
+    limit = msgspec.json.decode(definition, type=_Limited).limit
     parameters = {"namespace": namespace, "name": name, "version": made.version}
+    parameters["runs_max"] = None if limit is None else limit.runs
     await connection.execute(_SQL.text("set_latest_version"), parameters)
     return Published(made.version_id, made.version, digest, made.published_at, created=True)
 
@@ -113,6 +115,14 @@ class _Task(msgspec.Struct):
 
 class _Definition(msgspec.Struct):
     tasks: dict[str, _Task]
+
+
+class _Limit(msgspec.Struct):
+    runs: int = 1
+
+
+class _Limited(msgspec.Struct):
+    limit: _Limit | None = None
 
 
 async def _refuse_cycles(

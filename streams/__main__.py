@@ -86,7 +86,7 @@ async def serve(settings: StreamsSettings, *, fails_over: bool = False) -> None:
     timeline_of: Callable[[Pipe], Timeline] = attrgetter("timeline") if fails_over else lambda _: FIRST
     runs = RunAgent(
         store, ownership, database, RunCache(database, plans), clock, metrics, sweeps.expect_timer, timeline_of,
-        sweeps.expect_signals, sweeps.expect_slot, sweeps.children.expect,
+        sweeps.expect_signals, sweeps.expect_slot, sweeps.children.expect, sweeps.permits.expect,
     )  # fmt: skip
     backlog = Backlog(settings.postgres, settings.trigger_backlog_max, metrics)
     triggers = TriggerAgent(

@@ -41,7 +41,7 @@ from headrace.machine import (
     Terminated,
     advance,
 )
-from headrace.machine.status import PAUSED, RUN_TERMINAL
+from headrace.machine.status import AWAITS_PERMIT, PAUSED, RUN_TERMINAL
 from headrace.messages import (
     Abort,
     Admitted,
@@ -140,14 +140,16 @@ class RunAgent:
         on_keys: Callable[[set[Key]], None] = lambda keys: None,
         on_slots: Callable[[], None] = lambda: None,
         on_children: Callable[[], None] = lambda: None,
+        on_permits: Callable[[set[Key]], None] = lambda keys: None,
     ) -> None:
         """timeline_of: what a connection writes to; by default of a database that is never another one. on_keys: told
         of committed waits for which a signal may be posted already. on_slots: told when a wait for a slot, or a slot
-        that is free, was committed. on_children: told that runs were asked for."""
+        that is free, was committed. on_children: told that runs were asked for. on_permits: told of keys of limits
+        that a run gave its permit of back, or began to wait for one."""
         self._store, self._ownership, self._database = store, ownership, database
         self._cache, self._clock, self._metrics, self._on_timer = cache, clock, metrics, on_timer
         self._timeline_of, self._on_keys = timeline_of, on_keys
-        self._on_slots, self._on_children = on_slots, on_children
+        self._on_slots, self._on_children, self._on_permits = on_slots, on_children, on_permits
         self._timeline = FIRST
         self._pipe: Pipe | None = None
         self._absent: dict[bytes, float] = {}
@@ -231,6 +233,8 @@ class RunAgent:
             self._on_slots()
         if rows.asks_for_runs:
             self._on_children()
+        if rows.permit_keys:
+            self._on_permits(rows.permit_keys)
         for key in ended:
             self._cache.drop(key)
         self._cache.trim()
@@ -591,6 +595,8 @@ def _event_of(kind: str, body: str, actor: str) -> MachineEvent | None:
             return Paused(given.scope, given.reason, actor, given.task)
         case "resumed":
             return Resumed(given.scope, given.reason, actor, given.task)
+        case "permitted":
+            return Resumed(AWAITS_PERMIT)
         case "prioritised":
             return Prioritised(given.priority, given.reason, actor)
         case "supplied":

@@ -24,6 +24,7 @@ from headrace.messages import Abort, Admitted, Due, Event, Lost, Requested, Tick
 from headrace.object_store import ObjectStore
 from state.counters import add_counters
 from state.outbox import Record, emit
+from state.permits import restore_permits
 from state.plans import Plans
 from state.pools import grant_slots, has_waiters, say_granted
 from state.posted_signals import OFFERS_MAX, offer_signals
@@ -37,6 +38,7 @@ from streams.lifecycle import approval_event
 from streams.metrics import Metrics
 from streams.objects import Objects
 from streams.pauses import Pauses, QueuePauses
+from streams.permits import Permits
 from streams.received import Received
 from streams.retention import Retention
 from streams.topics import Log, Topics
@@ -86,6 +88,8 @@ class Sweeps:
         """What workers were told to hand over, and when."""
         self.children: Final = Children(store, plans)
         """To be told when runs are asked for in this process."""
+        self.permits: Final = Permits(store)
+        """To be told of keys of limits, of which permits were given back in this process."""
         self._fails_over, self._retention_days = fails_over, retention_days
         self._strays: set[Stray] = set()
         self._store, self._plans, self._topics, self._metrics = store, plans, topics, metrics
@@ -117,6 +121,7 @@ class Sweeps:
             lambda: self._run("slots", self._slots, self._until_slot),
             *([lambda: self._run("stuck", self._stuck, _pause(1.0))] if self._hand_over_seconds else []),
             lambda: self._run("children", self.children.start, self.children.until_asked),
+            lambda: self._run("permits", self.permits.grant, self.permits.until_due),
             lambda: self._run("approvals", self._approvals, _pause(1.0)),
             lambda: self._run("topics", self._make_topics, _pause(2.0)),
             lambda: self._run("counters", self._counters, _pause(2.0)),
@@ -214,7 +219,7 @@ class Sweeps:
                 await asyncio.wait_for(self._timer.wait(), pause)
 
     async def _vanished(self, connection: Connection) -> int:
-        """Rows that a task counts on and that somebody took away."""
+        """Rows that a task or a run counts on and that somebody took away."""
         async with connection.transaction():
             if not await _is_first(connection, "vanished"):
                 return 0
@@ -224,8 +229,10 @@ class Sweeps:
             parked = await (await _run(connection, "restore_parked_tasks", (FOUND_MAX,))).fetchall()
             waiters = await (await _run(connection, "restore_pool_waiters", (FOUND_MAX,))).fetchall()
             slots = await (await _run(connection, "restore_pool_slots", (FOUND_MAX,))).fetchall()
+            permits = await restore_permits(connection, self._plans, FOUND_MAX)
         self._timer.set()
         found = {"timers": len(timers), "parked_tasks": len(parked), "waiters": len(waiters), "slots": len(slots)}
+        found["permits"] = permits
         if any(found.values()):
             log.warning("rows were missing and are there again", **found)
         return sum(found.values())

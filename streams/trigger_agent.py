@@ -24,7 +24,7 @@ from state.pipe import Overtaken
 from state.plans import Plans
 from state.record_signals import Saying, say_signals
 from state.sql import load
-from state.starts import Start, start_runs
+from state.starts import Start, Started, start_runs, why_rejected
 from state.store import Key, Rows, Store, execute_sync
 from streams.backlog import Backlog
 from streams.batch import Batch
@@ -76,10 +76,10 @@ class Fate(NamedTuple):
     record: Message
     start: Start | None = None
     reason: str | None = None
-    """Why there is neither a run nor a signal, when it was not the filter."""
+    """Why there is neither a new run nor a signal, when it was not the filter."""
     saying: Saying | None = None
     word: str = ""
-    """Once it is known: started, signalled or duplicate."""
+    """Once it is known: started, signalled or duplicate; rejected or dropped by the limit of its workflow."""
     run_id: UUID | None = None
     signal_id: UUID | None = None
 
@@ -207,8 +207,7 @@ class TriggerAgent:
                 )
                 for fate in group:
                     if fate.start is not None:
-                        run_id, is_new = next(answers)
-                        fate = fate._replace(run_id=UUID(run_id), word="started" if is_new else "duplicate")
+                        fate = _started(fate, next(answers))
                     told.append(_row(fate))
             if told:
                 columns = [list(column) for column in zip(*told, strict=True)]
@@ -272,6 +271,8 @@ class TriggerAgent:
                 return Fate(subscription, record, saying=subscription.signal.saying(seen, given, sender_id, actor))
             with self._database.connection() as connection:
                 plan = self._plans.latest_sync(connection, subscription.namespace, subscription.workflow or "")
+            if plan.limit is not None:
+                plan.limit.key_of(given)  # a record whose run would have no key of its limit is set aside, as others
         except HeadraceError as e:
             if isinstance(e, UnavailableError) and not isinstance(e, UnreadableError):
                 raise
@@ -321,6 +322,14 @@ class TriggerAgent:
         with self._database.transaction() as connection:
             execute_sync(connection, rows.calls())
         self._ownership.moved([move])
+
+
+def _started(fate: Fate, answer: Started) -> Fate:
+    told, start = fate._replace(run_id=UUID(answer.run_id), word=answer.how), fate.start
+    if answer.how in ("started", "duplicate") or start is None or start.plan.limit is None:
+        return told
+    key = start.plan.limit.key_of(start.input)
+    return told._replace(reason=why_rejected(start.plan.name, key, answer.run_id))
 
 
 def _row(fate: Fate) -> tuple[Any, ...]:

@@ -22,3 +22,5 @@ class Problem(msgspec.Struct, omit_defaults=True):
     code: str
     request_id: str
     errors: list[Fault] = []
+    run_id: str | None = None
+    """The run that is in the way of this, where one is: under a limit, one that goes already."""

@@ -10,9 +10,10 @@ class RecordFate(msgspec.Struct):
     partition: int
     offset: int
     fate: str
-    """started, signalled, duplicate, filtered or failed"""
+    """started, signalled, duplicate, filtered or failed; rejected or dropped by the limit of its workflow"""
     run_id: str | None
-    """The run that it started, or to which it said a signal."""
+    """The run that it started, or to which it said a signal; of one that was rejected or dropped: that goes in its
+    place."""
     reason: str | None
     at: Instant
     signal_id: str | None

@@ -152,7 +152,8 @@ def error_of(answer: httpx.Response) -> HeadraceError:
     if code == DefinitionError.code and faults:
         return DefinitionError([Fault(f.get("path", ""), f.get("message", ""), f.get("line")) for f in faults])
     kind: Callable[..., HeadraceError] = _BY_CODE.get(code) or _BY_STATUS.get(answer.status_code) or Refusal
-    return kind(text, errors=faults, request_id=problem.get("request_id"))
+    fields = {"holder": problem["run_id"]} if problem.get("run_id") else {}
+    return kind(text, errors=faults, request_id=problem.get("request_id"), **fields)
 
 
 def _document(answer: httpx.Response) -> Document:

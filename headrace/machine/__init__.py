@@ -110,6 +110,11 @@ the run has failed. A repeat is one task in rounds: a body that ended well is as
 otherwise the task is handed out again, with all its tries. What makes new states knows of neither: at the end of a
 decision `deadline` and `repeat` carry over what a task keeps.
 
+A workflow may limit how many runs of one key go at once. A run of it needs a permit, which it keeps from when it
+begins until it ends, whatever it does meanwhile. Who gets one is decided where all runs are seen; here it is a flag of
+the run, which withholds what would begin as a pause does, until `Resumed` takes it away: the run is WAITING. A run that
+has ended and runs again has given its permit back, so it waits for another, whatever led there.
+
 A child is a run of its own, of another workflow, that a task asks for at its turn and waits for under the token of that
 hand-out. It has a machine of its own, and neither reads or moves the other: what was asked for, and what became of it,
 are told (`StartChild`, `CancelChild`; `ChildTold`). One token asks for one child. Its end is the end of the task:
@@ -141,6 +146,7 @@ from headrace.machine.actions import (
     Abort,
     Action,
     Ask,
+    AwaitPermit,
     AwaitSlot,
     BuryTask,
     CancelChild,
@@ -160,6 +166,7 @@ from headrace.machine.actions import (
     NoteRound,
     Park,
     RefuseMove,
+    ReturnPermit,
     SetDeadline,
     SetPriority,
     SetTimer,
@@ -197,6 +204,7 @@ __all__ = [
     "Abort",
     "Action",
     "Ask",
+    "AwaitPermit",
     "AwaitSlot",
     "BuryTask",
     "CancelChild",
@@ -230,6 +238,7 @@ __all__ = [
     "Reran",
     "Resolved",
     "Resumed",
+    "ReturnPermit",
     "RunState",
     "RunStatus",
     "SetDeadline",

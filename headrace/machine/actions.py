@@ -231,6 +231,18 @@ class Finish(msgspec.Struct, frozen=True):
     """Why there is none although it should."""
 
 
+class AwaitPermit(msgspec.Struct, frozen=True):
+    """The run counts under the limit of its workflow, with others of this key: it waits for its permit, or has it."""
+
+    key: str
+    """Empty: all runs of the workflow."""
+    is_granted: bool = False
+
+
+class ReturnPermit(msgspec.Struct, frozen=True):
+    """The run holds no permit any more, and waits for none."""
+
+
 Action = (
     Dispatch
     | Grant
@@ -260,6 +272,8 @@ Action = (
     | BuryTask
     | CloseLetter
     | RefuseMove
+    | AwaitPermit
+    | ReturnPermit
     | Finish
 )
 

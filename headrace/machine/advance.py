@@ -52,6 +52,7 @@ from headrace.machine.handout import (
     retry_or_bury,
 )
 from headrace.machine.join import count_needs, unskip, untouched_again
+from headrace.machine.limit import reopen
 from headrace.machine.mapping import cancel_task, forget_items, is_reopened, reopen_map, rerun_items
 from headrace.machine.migration import find_lasting_obstacles, migrate
 from headrace.machine.pause import begin_pause, end_pause, is_held
@@ -366,7 +367,7 @@ def _replayed(plan: Plan, run: RunState, event: Replayed, at: int) -> Transition
         return None
     if task.items is not None or (is_item(event.task) and run.task(task_of(event.task)).status is COMPLETED):
         return None  # of a map that failed, its items are replayed; of one that has completed, none any more
-    draft, ended = Transition(run), list[int]()
+    draft, ended = reopen(plan, run), list[int]()
     given = event.input if event.input is not None else task.input
     task = msgspec.structs.replace(task, retries_from=task.attempt, error=None, input=given)
     put(run, draft, event.task, task)
@@ -384,7 +385,7 @@ def _replayed_compensation(plan: Plan, run: RunState, event: Replayed, task: Tas
     """It brings a run back that had ended without it; not one that was terminated."""
     if run.control & TERMINATED:
         return None
-    draft, ended = Transition(run), list[int]()
+    draft, ended = reopen(plan, run), list[int]()
     given = event.input if event.input is not None else task.input
     task = msgspec.structs.replace(task, retries_from=task.attempt, error=None, input=given)
     put(run, draft, event.task, msgspec.structs.replace(task, status=PENDING))
@@ -457,7 +458,7 @@ def _supplied(plan: Plan, run: RunState, event: Supplied, at: int) -> Transition
     index, task = event.task, run.task(event.task)
     if task.token != event.token or not can_be_supplied(plan, run, index):
         return None
-    draft, ended = Transition(run), list[int]()
+    draft, ended = reopen(plan, run), list[int]()
     if task.status is FAILED:
         draft.actions.append(CloseLetter(index, task.token, "discarded"))
         if not is_item(index):
@@ -500,7 +501,7 @@ def _reran(plan: Plan, run: RunState, event: Reran, at: int) -> Transition | Non
     chosen = choose_rerun(plan, run, event.tasks)
     if run.row_version != event.row_version or not chosen:
         return None
-    draft, ended = Transition(run), list[int]()
+    draft, ended = reopen(plan, run), list[int]()
     draft.plan = None if plan is run.plan else plan
     draft.control &= ~(TERMINATED | OVERDUE)
     reopened = items_chosen(plan, run, event.tasks, chosen)
@@ -613,7 +614,7 @@ def _paused(plan: Plan, run: RunState, event: Paused, at: int) -> Transition | N
 
 
 def _resumed(plan: Plan, run: RunState, event: Resumed, at: int) -> Transition | None:
-    """What nobody pauses any more and was withheld begins, in the order of the graph."""
+    """What nobody pauses any more and was withheld begins, in the order of the graph, once its run has its permit."""
     draft, ended = Transition(run), list[int]()
     if not end_pause(run, draft, event):
         return None

@@ -1,7 +1,7 @@
 """The end of a decision: the joins behind all that ended, then the status of the run."""
 
 from headrace.errors import PayloadError
-from headrace.machine.actions import Finish, Transition
+from headrace.machine.actions import Finish, ReturnPermit, Transition
 from headrace.machine.compensation import UNDONE, begin_compensations, compensation_ended
 from headrace.machine.deadline import keep_deadlines
 from headrace.machine.draft import outputs_of, skip
@@ -42,6 +42,8 @@ def close_decision(plan: Plan, run: RunState, draft: Transition, ended: list[int
         draft.status = _derive(plan, draft)
     if draft.status in RUN_TERMINAL:
         drop_pauses(run, draft)
+        if plan.limit is not None:
+            draft.actions.append(ReturnPermit())
     if draft.status in RUN_TERMINAL and draft.status is not run.status:  # also of one that had ended otherwise
         draft.actions.append(finish_run(plan, run, draft))
     if plan.has_repeats:

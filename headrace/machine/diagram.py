@@ -17,6 +17,7 @@ from headrace.machine.actions import (
     Abort,
     Action,
     Ask,
+    AwaitPermit,
     AwaitSlot,
     BuryTask,
     CancelChild,
@@ -36,6 +37,7 @@ from headrace.machine.actions import (
     NoteRound,
     Park,
     RefuseMove,
+    ReturnPermit,
     SetDeadline,
     SetPriority,
     SetTimer,
@@ -81,7 +83,7 @@ from headrace.machine.plan import (
 )
 from headrace.machine.reason import HANDOUTS_LOST_MAX
 from headrace.machine.run_state import RunState, TaskState
-from headrace.machine.status import PAUSED, TERMINAL, RunStatus, TaskStatus, derive_status
+from headrace.machine.status import AWAITS_PERMIT, PAUSED, TERMINAL, RunStatus, TaskStatus, derive_status
 from headrace.messages import Admitted, Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 BEFORE, SUBJECT, AFTER, BESIDE, LAST = range(5)
@@ -461,9 +463,12 @@ def _after(transition: Transition) -> str:
 def _words(transition: Transition) -> Iterator[str]:
     for action in transition.actions:
         if isinstance(action, KeepSignal | SetPriority | RefuseMove | HoldTasks) or (
-            not isinstance(action, Finish) and action.task == SUBJECT
+            not isinstance(action, _OF_THE_RUN) and action.task == SUBJECT
         ):
             yield f"{type(action).__name__}{_detail(action)}"
+
+
+_OF_THE_RUN: Final = (Finish, AwaitPermit, ReturnPermit)
 
 
 def _detail(action: Action) -> str:
@@ -494,7 +499,7 @@ def _detail(action: Action) -> str:
             return f" {action.pool}, token {action.token}"
         case (
             ClearTimer() | KeepOutput() | Unpark() | StopListening() | KeepSignal() | TakeSlot() | FreeSlot()
-            | SetPriority() | RefuseMove() | HoldTasks()
+            | SetPriority() | RefuseMove() | HoldTasks() | AwaitPermit() | ReturnPermit()
         ):  # fmt: skip
             return ""
         case Finish():
@@ -644,6 +649,8 @@ def _statuses() -> Iterator[str]:
     yield "until all have ended. One that was terminated is terminated, whatever its tasks are. Where a task failed or"
     yield "was cancelled, and there is something to undo, it is compensating instead, then compensated or"
     yield "compensation_failed."
+    in_line = derive_status(1, {TaskStatus.PENDING: 1}, attention=False, control=AWAITS_PERMIT)
+    yield f"While it waits for its permit under the limit of its workflow, and nobody pauses it, it is {in_line}."
     yield f"While a person's attention is asked for: {', '.join(sorted(attended))}, whatever the tasks are."
 
 

@@ -15,6 +15,7 @@ from headrace.machine.deadline import drop_run_deadline
 from headrace.machine.draft import skip
 from headrace.machine.event import Migrated
 from headrace.machine.join import count_needs
+from headrace.machine.limit import move_permit
 from headrace.machine.place import task_of
 from headrace.machine.plan import Plan, TaskPlan
 from headrace.machine.run_state import UNTOUCHED, RunState
@@ -121,6 +122,7 @@ def migrate(plan: Plan, run: RunState, event: Migrated, at: int) -> Transition |
         begin_all_withheld(plan, run, draft, ended, at)
         return close_decision(plan, run, draft, ended, at)
     draft.plan = new
+    move_permit(new, run, draft)
     undecided = [spec.index for spec in new.tasks if run.tasks.get(spec.index, UNTOUCHED).is_untouched]
     answers = {index: count_needs(new, run, draft, index) for index in undecided}
     for index, answer in answers.items():

@@ -5,13 +5,13 @@ from headrace.machine.event import Paused, Resumed
 from headrace.machine.place import is_compensation, task_of
 from headrace.machine.plan import Plan
 from headrace.machine.run_state import RunState
-from headrace.machine.status import HOLDS, PAUSES, RUN_TERMINAL, TASKS_PAUSED, TERMINAL
+from headrace.machine.status import HOLDS, PAUSES, RUN_TERMINAL, TASKS_PAUSED, TERMINAL, WITHHOLDS
 
 
 def is_held(run: RunState, draft: Transition, place: int) -> bool:
     """Whether nothing new of this task may begin; an item is held with its map. What undoes a task is not held by a
     pause of it. To be asked while any of `HOLDS` is set."""
-    if draft.control & PAUSES:
+    if draft.control & WITHHOLDS:
         return True
     return task_of(place) in paused_tasks(run, draft) and not is_compensation(place)
 
@@ -34,10 +34,10 @@ def begin_pause(plan: Plan, run: RunState, draft: Transition, event: Paused) -> 
 
 
 def end_pause(run: RunState, draft: Transition, event: Resumed) -> bool:
-    """Whether that ends a pause."""
+    """Whether that ends a pause, or the wait for a permit."""
     if event.scope != TASKS_PAUSED:
-        draft.control &= ~(event.scope & PAUSES)
-        return run.control & event.scope & PAUSES > 0
+        draft.control &= ~(event.scope & WITHHOLDS)
+        return run.control & event.scope & WITHHOLDS > 0
     if event.task not in run.paused:
         return False
     _hold(draft, run.paused - {event.task})

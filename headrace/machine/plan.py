@@ -1,6 +1,7 @@
 """A version compiled for the machine: positions instead of names, expressions ready to evaluate."""
 
 from collections.abc import Callable
+from copy import copy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -35,7 +36,7 @@ from headrace.machine.place import (
 
 if TYPE_CHECKING:
     from headrace.approval import Approval
-    from headrace.graph import Child, Repeat, Retry, Signal, Task, Wait, Workflow
+    from headrace.graph import Child, Limit, Repeat, Retry, Signal, Task, Wait, Workflow
 
 _MICROSECONDS: Final = 1_000_000
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -209,6 +210,31 @@ class ChildPlan(msgspec.Struct, frozen=True):
     """Whoever needs the child no more asks it to end."""
 
 
+Over = Literal["queue", "reject", "replace_oldest", "drop"]
+"""What becomes of one more run than the limit of a workflow lets go at once."""
+
+
+class LimitPlan(msgspec.Struct, frozen=True):
+    """How many runs of one key go at once."""
+
+    key: Template | None = None
+    """None: all runs of the workflow have one key."""
+    runs: int = 1
+    over: Over = "queue"
+
+    def key_of(self, input: bytes) -> str:
+        """The key of a run with this input; empty where all have the same. Raises PayloadError(BAD_INPUT)."""
+        if self.key is None:
+            return ""
+        found = msgspec.json.decode(self.key.render(input, lambda name: None))
+        if isinstance(found, int) and not isinstance(found, bool):
+            found = str(found)
+        if not isinstance(found, str) or not 0 < len(found) <= KEY_CHARS_MAX or "\0" in found:
+            why = f"a text of 1 to {KEY_CHARS_MAX} characters, or a whole number"
+            raise PayloadError(f"the key of the workflow's limit must be {why}", reason="BAD_INPUT")
+        return found
+
+
 Failures = Literal["fail_fast", "finish", "collect"]
 """What an item of a map that failed leads to: the others are cancelled; they go on, and the map fails at their end; or
 the map completes, and its output says what failed."""
@@ -368,8 +394,8 @@ class Plan:
     """A frozen version, ready for `advance`. Shared by all its runs, never changed."""
 
     __slots__ = (
-        "compensates", "deadline", "has_deadlines", "has_repeats", "index", "is_wide", "listeners", "name", "output",
-        "roots", "tasks", "version", "version_id",
+        "compensates", "deadline", "has_deadlines", "has_repeats", "index", "is_wide", "limit", "listeners", "name",
+        "output", "roots", "tasks", "version", "version_id",
     )  # fmt: skip
 
     def __init__(
@@ -381,9 +407,11 @@ class Plan:
         version_id: int = 0,
         output: Template | None = None,
         deadline: int | None = None,
+        limit: LimitPlan | None = None,
     ) -> None:
         """output: of a run, once it has completed; None: it has none of its own. deadline: of a run, microseconds from
-        its start."""
+        its start. limit: None: as many runs go at once as are started."""
+        self.limit = limit
         self.name, self.version, self.version_id, self.output = name, version, version_id, output
         self.tasks: tuple[TaskPlan, ...] = tuple(tasks)
         self.index: dict[str, int] = {task.name: task.index for task in tasks}
@@ -432,6 +460,14 @@ class Plan:
                 tasks[self.index[name]].is_referenced = True
             for name in source.reads:
                 tasks[self.index[name]].is_read = True
+
+    def without_limit(self) -> "Plan":
+        """The same, as if as many runs went at once as are started."""
+        if self.limit is None:
+            return self
+        other = copy(self)
+        other.limit = None
+        return other
 
     def at(self, place: int) -> TaskPlan:
         """What stands there: a task of the graph, an item of a map, or a compensation."""
@@ -521,6 +557,10 @@ def _compile_child(child: "Child") -> ChildPlan:
     return ChildPlan(child.name, child.version, child.wait, child.wait and child.on_cancel == "cancel")
 
 
+def _compile_limit(limit: "Limit") -> LimitPlan:
+    return LimitPlan(None if limit.key is None else compile_template(limit.key), limit.runs, limit.over)
+
+
 def _compile_end(text: str | None, *, is_for: bool) -> WaitPlan:
     if "${{" in (text or ""):
         return WaitPlan(value=compile_value(text or ""), is_for=is_for)
@@ -590,4 +630,7 @@ def compile_plan(workflow: "Workflow", *, version: int = 1, version_id: int = 0)
         )
     output = None if workflow.output is None else compile_template(workflow.output)
     deadline = None if workflow.deadline is None else workflow.deadline // _MICROSECOND
-    return Plan(workflow.name, tasks, version=version, version_id=version_id, output=output, deadline=deadline)
+    limit = None if workflow.limit is None else _compile_limit(workflow.limit)
+    return Plan(
+        workflow.name, tasks, version=version, version_id=version_id, output=output, deadline=deadline, limit=limit
+    )

@@ -26,6 +26,8 @@ ROUNDS_OVER: Final = "ROUNDS_OVER"
 NOTHING_FAILED: Final = Error("NOTHING_FAILED", "none of the tasks that this one needs failed", retryable=False)
 CHILD_CANCELLED: Final = "CHILD_CANCELLED"
 """Of a task whose child somebody ended: it is cancelled, and its run goes on with the rest."""
+LIMIT_REACHED: Final = "LIMIT_REACHED"
+"""Of a task whose child was not started: as many runs of its workflow and key go as go at once."""
 DEPTH_MAX: Final = 10
 """Runs, each started by the one before. More is a workflow that goes round by way of versions which nobody saw
 together when they were published."""

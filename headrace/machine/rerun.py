@@ -2,6 +2,8 @@
 
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
 from headrace.machine.advance import advance
 from headrace.machine.event import Reran
 from headrace.machine.place import is_item, task_of
@@ -37,7 +39,10 @@ class Foreseen(NamedTuple):
 def foresee(plan: Plan, run: RunState, event: Reran, at: int) -> list[Foreseen]:
     """The tasks that would run again, in the order of the graph; none when the run is not as the event says, has not
     ended, or has nothing to run again."""
-    transition = advance(plan, run, event, at)
+    # Under a limit it would wait for its permit first, and what is asked is what it does then.
+    if event.plan is not None:
+        event = msgspec.structs.replace(event, plan=event.plan.without_limit())
+    transition = advance(plan.without_limit(), run, event, at)
     if transition is None:
         return []
     plan = transition.plan or plan

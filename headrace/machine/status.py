@@ -53,11 +53,14 @@ TERMINATED: Final = 4
 OVERDUE: Final = 8
 TASKS_PAUSED: Final = 16
 MOVING: Final = 32
-"""Bits of a run's `control`: what people said about it as a whole, or its deadline did. Stored, so none ever gets
-another meaning."""
+AWAITS_PERMIT: Final = 128
+"""Bits of a run's `control`: what people said about it as a whole, or its deadline, or the limit of its workflow did.
+Stored, so none ever gets another meaning."""
 PAUSES: Final = PAUSED | WORKFLOW_PAUSED | MOVING
+"""What people say of the whole run."""
+WITHHOLDS: Final = PAUSES | AWAITS_PERMIT
 """While any of them is set, nothing new of the run begins."""
-HOLDS: Final = PAUSES | TASKS_PAUSED
+HOLDS: Final = WITHHOLDS | TASKS_PAUSED
 """While none of them is set, whatever may begin does so: one look for what is on every path."""
 
 
@@ -110,10 +113,12 @@ def derive_status(
             return RunStatus.CANCELLED if cancelled else RunStatus.COMPLETED
         if not compensations.open:
             return RunStatus.COMPENSATION_FAILED if compensations.failed else RunStatus.COMPENSATED
-        if not control & PAUSES:
+        if not control & WITHHOLDS:
             return RunStatus.COMPENSATING
     if control & PAUSES:
         is_busy = get(TaskStatus.QUEUED, 0) or get(TaskStatus.RUNNING, 0)
         return RunStatus.PAUSING if is_busy else RunStatus.PAUSED
+    if control & AWAITS_PERMIT:  # before anything of it has begun, so nothing is busy
+        return RunStatus.WAITING
     busy = get(TaskStatus.QUEUED, 0) + get(TaskStatus.RUNNING, 0) + get(TaskStatus.PENDING, 0)
     return RunStatus.WAITING if get(TaskStatus.WAITING, 0) and not busy else RunStatus.RUNNING

@@ -14,7 +14,7 @@ from headrace.machine.pause import is_held
 from headrace.machine.plan import Plan
 from headrace.machine.reason import CONDITION_FALSE, RERUN
 from headrace.machine.run_state import UNTOUCHED, RunState, TaskState
-from headrace.machine.status import HOLDS, PAUSES
+from headrace.machine.status import HOLDS, WITHHOLDS
 from headrace.machine.waiting import ask, begin_wait, listen
 from headrace.messages import Error
 
@@ -86,8 +86,8 @@ def _set_going(plan: Plan, run: RunState, draft: Transition, index: int, task: T
 
 
 def begin_all_withheld(plan: Plan, run: RunState, draft: Transition, ended: list[int], at: int) -> None:
-    """What nobody pauses any more begins, in the order of the graph. Whoever ends a pause tells the draft first."""
-    if draft.control & PAUSES:
+    """What nobody holds back any more begins, in the order of the graph. Whoever ends a pause tells the draft first."""
+    if draft.control & WITHHOLDS:
         return
     for index in sorted(run.tasks):
         if run.tasks[index].withheld not in ("", "room") and not is_held(run, draft, index):

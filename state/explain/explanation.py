@@ -18,6 +18,7 @@ from headrace.machine.status import RUN_TERMINAL
 from state.explain.cause import NAMES_MAX, Act, Cause, Code, Kind, Object
 from state.explain.engine import causes_in_engine
 from state.explain.facts import Facts, Pause, TaskFacts
+from state.explain.permit import awaits_permit
 from state.explain.task import causes_of_ended_task, causes_of_open_task
 from state.explain.words import (
     DOCTOR,
@@ -55,7 +56,7 @@ def explain_run(facts: Facts) -> list[Cause]:
     chains = [causes_of_open_task(facts, index) for index in facts.tasks if index not in facts.ended]
     chains = [chain for chain in chains if chain]
     chains.sort(key=lambda chain: _rank(chain[0].code))
-    causes = [*_attention(facts), *_requests(facts), *_pauses(facts)]
+    causes = [*_attention(facts), *_requests(facts), *_pauses(facts), *awaits_permit(facts)]
     causes += [*_compensating(facts), *_merged(cause for chain in chains for cause in chain)]
     if not causes or (facts.status is RunStatus.COMPENSATING and not chains):
         causes.append(_nothing_open(facts))
@@ -70,7 +71,8 @@ def explain_task(facts: Facts, index: int) -> list[Cause]:
     items = [place for place in facts.tasks if is_item(place) and task_of(place) == index]
     chains = [causes_of_open_task(facts, place) for place in (index, *items)]
     causes = [*_attention(facts), *_requests(facts, index)]
-    causes += [*_pauses(facts, index), *_merged(cause for chain in chains for cause in chain)]
+    causes += [*_pauses(facts, index), *awaits_permit(facts)]
+    causes += _merged(cause for chain in chains for cause in chain)
     return _limited(causes, causes_in_engine(facts))
 
 
@@ -286,6 +288,7 @@ _REQUEST: Final = {
     "reran": "the rerun",
     "migrated": "the move to another version",
     "resumed": "the end of the pause",
+    "permitted": "its permit",
     "decided": "the decision",
     "replayed": "the replay",
     "released": "the release",

@@ -110,6 +110,24 @@ class InLine(NamedTuple):
     granted_at: datetime | None = None
 
 
+class PermitFacts(NamedTuple):
+    """Of a run that waits for its permit under the limit of its workflow."""
+
+    key: str = ""
+    """Empty: all runs of the workflow."""
+    runs: int | None = None
+    """How many of the key go at once; None: as many as are started."""
+    held: int = 0
+    holders: Sequence[UUID] = ()
+    """Those who have had theirs for longest."""
+    position: int = 1
+    """1: it is next."""
+    waiting: int = 1
+    since: datetime | None = None
+    """None: it is not in line."""
+    granted_at: datetime | None = None
+
+
 class Child(NamedTuple):
     """The run that this hand-out has asked for."""
 
@@ -281,6 +299,8 @@ class Facts(NamedTuple):
     """Those that have not ended, oldest first."""
     deadline_at: datetime | None = None
     """When it has to have ended."""
+    permit: PermitFacts | None = None
+    """Only while the run waits for it."""
 
     def pauses_of(self, place: int) -> list[Pause]:
         """What keeps this task from going on: pauses of its run, and its own."""

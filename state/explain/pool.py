@@ -4,7 +4,7 @@ from typing import Final
 
 from state.explain.cause import Act, Cause, Code, Object
 from state.explain.facts import Facts, Holder, PoolFacts, TaskFacts
-from state.explain.words import ago, name_of, task_object
+from state.explain.words import ago, in_line_as, name_of, task_object
 
 GRANTED: Final = "Admitted: the slots sweep grants what is free, at once and at every pass"
 
@@ -26,7 +26,7 @@ def awaits_slot(facts: Facts, task: TaskFacts, pool: str) -> Cause:
         text = f"Task {name} waits for a slot of pool {pool}, and nobody has said how many that has."
         acts = [Act(f"headrace set-pool {pool} --limit N", f"PUT /pools/{pool}")]
         return Cause(Code.POOL_NOT_SET, text, this, "somebody sets the pool", place.began_at, acts=acts)
-    text = f"Task {name} waits for a slot of pool {pool}, {_position(place.position, found.waiting)}"
+    text = f"Task {name} waits for a slot of pool {pool}, {in_line_as(place.position, found.waiting)}"
     show = Act(f"headrace pools {pool}", f"GET /pools/{pool}")
     first = Act(f"headrace prioritise {facts.run_id} N", f"POST /runs/{facts.run_id}/priority")
     if found.slots is not None and found.held >= found.slots:
@@ -42,10 +42,6 @@ def awaits_slot(facts: Facts, task: TaskFacts, pool: str) -> Cause:
             Code.RATE_AWAITED, text, this, "time passes: then the slots sweep grants", place.began_at, acts=[show]
         )
     return Cause(Code.SLOT_AWAITED, f"{text}: a slot is free.", this, GRANTED, place.began_at, acts=[show])
-
-
-def _position(position: int, waiting: int) -> str:
-    return "as the next" if position == 1 else f"as number {position} of {waiting}"
 
 
 def _held(pool: PoolFacts) -> str:

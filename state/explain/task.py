@@ -165,7 +165,7 @@ def _join_missed(facts: Facts, index: int) -> Cause:
 def _withheld(facts: Facts, task: TaskFacts) -> Cause:
     name = name_of(facts, task.task)
     pauses = facts.pauses_of(task.task)
-    if is_item(task.task) and not pauses:
+    if is_item(task.task) and not pauses and facts.permit is None:
         mapping = facts.plan.tasks[task_of(task.task)]
         room = 0 if mapping.map is None else mapping.map.max_parallel
         text = f"Item {name} runs again once map {mapping.name} has room: no more than {room} are under way at once."
@@ -173,7 +173,7 @@ def _withheld(facts: Facts, task: TaskFacts) -> Cause:
         return holding_up(facts, task.task, Cause(Code.WITHHELD, text, run_object(facts), moves, task.changed_at))
     text = f"Task {name} would have begun {ago(facts, task.changed_at)}, and is withheld until "
     text += "it is resumed." if pauses and pauses[-1].task is not None else "the run goes on."
-    moves = "Resumed: then it begins" if pauses or facts.requests else MUST_NOT_BE
+    moves = "Resumed: then it begins" if pauses or facts.permit is not None or facts.requests else MUST_NOT_BE
     return holding_up(facts, task.task, Cause(Code.WITHHELD, text, run_object(facts), moves, task.changed_at))
 
 

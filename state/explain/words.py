@@ -29,6 +29,10 @@ def name_of(facts: Facts, index: int) -> str:
     return facts.plan.name_of(index) if 0 <= task_of(index) < len(facts.plan.tasks) else f"#{index}"
 
 
+def in_line_as(position: int, waiting: int) -> str:
+    return "as the next" if position == 1 else f"as number {position} of {waiting}"
+
+
 def path_of(facts: Facts, between: Sequence[int]) -> str:
     names = [name_of(facts, index) for index in between]
     return ", ".join(names if len(names) <= NAMES_MAX else [*names[:2], f"{len(names) - 3} more", names[-1]])

@@ -12,7 +12,7 @@
 --   append-only     attempt, history, trigger_event: nothing dies until the retention removes the oldest part, so by default the first 20 % of a
 --                   table would stay as a hole before it is used again: 5 %. With the default delay, since nothing waits for it. Rows inserted
 --                   need a vacuum only to be frozen, and that is cheapest in few large passes: whenever the table has doubled.
---   short-lived     timer, held_task, pool_waiter, pool_slot, outbox: rows live for seconds, so a share of the table says nothing: after so many dead rows, at once.
+--   short-lived     timer, held_task, pool_waiter, pool_slot, run_permit, outbox: rows live for seconds, so a share of the table says nothing: after so many dead rows, at once.
 --   counters        partition_owner, relay_owner, watermark, sweep_pass, engine_counter: few rows, updated for ever. A page with room for many
 --                   versions of each is cleaned up by the updates themselves.
 -- Statistics are renewed rarely where plans are pinned or go by key: nothing hangs on them.
@@ -48,6 +48,8 @@ CREATE TABLE workflow (
   namespace text NOT NULL DEFAULT 'default',
   name text NOT NULL,
   latest_version int NOT NULL,
+  -- How many runs of one key go at once, as the latest version says; null: as many as are started.
+  runs_max int CONSTRAINT workflow_runs_count CHECK (runs_max > 0),
   created_at timestamptz NOT NULL DEFAULT now(),
   updated_at timestamptz NOT NULL DEFAULT now(),
   CONSTRAINT workflow_key PRIMARY KEY (namespace, name)
@@ -76,7 +78,7 @@ CREATE TABLE run (
   status run_status NOT NULL,
   attention boolean NOT NULL DEFAULT false,
   -- What people said about it as a whole: 1 it is paused, 2 its workflow is, 4 it was terminated, 16 some of its tasks are paused, 32 it is being
-  -- moved to another version; or its deadline did: 8.
+  -- moved to another version; its deadline did: 8; or the limit of its workflow: 128 it waits for its permit.
   control int NOT NULL DEFAULT 0,
   -- Counts the events applied; every one has its row in history or attempt. Guards every write of the run (compare and set).
   row_version int NOT NULL CONSTRAINT run_version_counts CHECK (row_version > 0),
@@ -101,7 +103,8 @@ CREATE TABLE run (
   CONSTRAINT run_attention_is_its_status CHECK (attention = (status = 'needs_attention')),
   CONSTRAINT run_paused_is_its_status CHECK ((control & 35 > 0) = (status IN ('pausing', 'paused')) OR status = 'needs_attention'),
   CONSTRAINT run_terminated_is_its_status CHECK ((control & 4 > 0) = (status = 'terminated')),
-  CONSTRAINT run_overdue_has_failed CHECK (control & 8 = 0 OR status NOT IN ('running', 'waiting', 'completed', 'cancelled'))
+  CONSTRAINT run_overdue_has_failed CHECK (control & 8 = 0 OR control & 128 > 0 OR status NOT IN ('running', 'waiting', 'completed', 'cancelled')),
+  CONSTRAINT run_that_waits_for_its_permit_has_not_ended CHECK (control & 128 = 0 OR finished_at IS NULL)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
 -- Open runs: what the sweeps walk. A run enters at its start and leaves at its end.
 CREATE INDEX run_open ON run (run_id) WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention');
@@ -236,7 +239,7 @@ CREATE TABLE inbox (
   run_id uuid NOT NULL,
   kind text NOT NULL CONSTRAINT inbox_kind_known CHECK (kind IN ('cancelled', 'decided', 'replayed', 'resolved', 'released', 'signalled',
                                                              'terminated', 'paused', 'resumed', 'supplied', 'reran',
-                                                             'migrated', 'prioritised', 'child_told')),
+                                                             'migrated', 'prioritised', 'child_told', 'permitted')),
   body json NOT NULL,
   actor text NOT NULL DEFAULT '',
   created_at timestamptz NOT NULL DEFAULT now(),
@@ -373,6 +376,25 @@ CREATE TABLE pool_slot (
   CONSTRAINT pool_slot_key PRIMARY KEY (run_id, task)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX pool_slot_of_a_pool ON pool_slot (namespace, pool, granted_at);
+
+-- == limits ==========================================================================================================
+-- What a run of a workflow with a limit needs to begin: it waits for it, or has it, and the row leaves with its end. Only whoever has locked the key
+-- (`lock_permits`) grants one.
+CREATE TABLE run_permit (
+  run_id uuid CONSTRAINT run_permit_key PRIMARY KEY,
+  namespace text NOT NULL DEFAULT 'default',
+  workflow text NOT NULL,
+  -- Which runs count together; empty: all of the workflow.
+  key text NOT NULL,
+  asked_at timestamptz NOT NULL,
+  -- Its place in the queue, as in those of pools.
+  ranked_at timestamptz NOT NULL,
+  granted_at timestamptz,
+  -- The run for which this one was asked to end.
+  replaced_by uuid
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX run_permit_next ON run_permit (namespace, workflow, key, ranked_at, run_id) WHERE granted_at IS NULL;
+CREATE INDEX run_permit_held ON run_permit (namespace, workflow, key, granted_at) WHERE granted_at IS NOT NULL;
 
 -- == children ==========================================================================================================
 -- A run that a task of another run asks for: its child. The row is all that the two know of each other, and neither writes to the other: the parent
@@ -866,14 +888,15 @@ CREATE TABLE subscription (
   CONSTRAINT subscription_name_is_unique UNIQUE (namespace, name)
 );
 
--- One row per record that a subscription looked at and did not start a run from, or could not: its fate, for people.
+-- One row per record that a subscription looked at: its fate, for people.
 CREATE TABLE trigger_event (
   subscription_id uuid NOT NULL,
   topic text NOT NULL,
   partition int NOT NULL,
   "offset" bigint NOT NULL,
-  fate text NOT NULL CONSTRAINT trigger_event_fate_known CHECK (fate IN ('started', 'signalled', 'duplicate', 'filtered', 'failed')),
-  -- The run that it started, or to which it said a signal.
+  fate text NOT NULL CONSTRAINT trigger_event_fate_known CHECK (fate IN (
+    'started', 'signalled', 'duplicate', 'filtered', 'failed', 'rejected', 'dropped')),
+  -- The run that it started, to which it said a signal, or that goes in its place: rejected, dropped.
   run_id uuid,
   reason text,
   at timestamptz NOT NULL DEFAULT now(),

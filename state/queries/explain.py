@@ -27,6 +27,7 @@ from state.explain import (
     NextStep,
     Parked,
     Pause,
+    PermitFacts,
     PoolFacts,
     Question,
     Queue,
@@ -96,6 +97,7 @@ async def read_facts(
         stop=_stop(run),
         pauses=_pauses(run),
         deadline_at=run.deadline_at,
+        permit=await _read_permit(connection, run_id) if run.awaits_permit else None,
     )
     return facts, index
 
@@ -110,6 +112,7 @@ class _Run(NamedTuple):
     stop: str | None
     letter: UUID | None
     pauses: str | None
+    awaits_permit: bool
 
 
 class _Stop(msgspec.Struct):
@@ -269,6 +272,11 @@ async def _read_pools(
         )
     }
     return {row[0]: InLine(*row[1:]) for row in rows}, found
+
+
+async def _read_permit(connection: Connection, run_id: UUID) -> PermitFacts:
+    rows = await fetch(connection, PermitFacts, _SQL.text("read_permit"), run_id=run_id, limit=HOLDERS_MAX)
+    return rows[0] if rows else PermitFacts()
 
 
 # == the engine ========================================================================================================

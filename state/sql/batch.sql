@@ -212,10 +212,13 @@ WHERE pool_slot.run_id = given.run_id AND pool_slot.task = given.task;
 UPDATE run SET paused_tasks = given.tasks::int[] FROM unnest($1::uuid[], $2::text[]) AS given (run_id, tasks) WHERE run.run_id = given.run_id;
 
 -- name: set_priorities
--- Of runs, and the places of those of their tasks that wait for slots.
+-- Of runs, and the places of those of their tasks that wait for slots, and theirs, when they wait for a permit.
 -- columns: run_ids uuid, priorities int
 WITH prioritised AS (
-  UPDATE run SET priority = given.priority FROM unnest($1::uuid[], $2::int[]) AS given (run_id, priority) WHERE run.run_id = given.run_id)
+  UPDATE run SET priority = given.priority FROM unnest($1::uuid[], $2::int[]) AS given (run_id, priority) WHERE run.run_id = given.run_id),
+permits AS (
+  UPDATE run_permit SET ranked_at = asked_at - make_interval(mins => given.priority)
+  FROM unnest($1::uuid[], $2::int[]) AS given (run_id, priority) WHERE run_permit.run_id = given.run_id AND run_permit.granted_at IS NULL)
 UPDATE pool_waiter SET ranked_at = began_at - make_interval(mins => given.priority)
 FROM unnest($1::uuid[], $2::int[]) AS given (run_id, priority) WHERE pool_waiter.run_id = given.run_id;
 
@@ -226,6 +229,36 @@ INSERT INTO pool_waiter (run_id, task, token, namespace, pool, ranked_at)
 SELECT given.run_id, given.task, given.token, given.namespace, given.pool, now() - make_interval(mins => run.priority)
 FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::text[]) AS given (run_id, task, token, namespace, pool)
 JOIN run ON run.run_id = given.run_id;
+
+-- name: return_permits
+-- Of runs that have ended, or came out of their limit. Before await_permits, so also one that runs again. Where one is being granted this waits
+-- for that to be committed.
+-- columns: run_ids uuid
+DELETE FROM run_permit USING unnest($1::uuid[]) AS given (run_id) WHERE run_permit.run_id = given.run_id;
+
+-- name: await_permits
+-- Runs that need a permit, or are given it at once by who has locked the key. Behind set_priorities.
+-- columns: run_ids uuid, namespaces text, workflows text, keys text, granted boolean
+INSERT INTO run_permit (run_id, namespace, workflow, key, asked_at, ranked_at, granted_at)
+SELECT given.run_id, given.namespace, given.workflow, given.key, clock_timestamp(), clock_timestamp() - make_interval(mins => run.priority),
+       CASE WHEN given.granted THEN clock_timestamp() END
+FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::boolean[]) AS given (run_id, namespace, workflow, key, granted)
+JOIN run ON run.run_id = given.run_id
+ON CONFLICT (run_id) DO UPDATE SET workflow = excluded.workflow, key = excluded.key, asked_at = excluded.asked_at, ranked_at = excluded.ranked_at,
+  granted_at = excluded.granted_at, replaced_by = NULL;
+
+-- name: replace_runs
+-- Runs that have to end for others: a request in the inbox of each. After await_permits, so also one started in this batch. One that somebody has
+-- locked is about to end, or is marked by its end: it is asked all the same.
+-- columns: run_ids uuid, inbox_ids uuid, by_runs uuid
+WITH marked AS (
+  UPDATE run_permit p SET replaced_by = free.by_run
+  FROM (SELECT p.run_id, given.by_run FROM unnest($1::uuid[], $3::uuid[]) AS given (run_id, by_run) JOIN run_permit p ON p.run_id = given.run_id
+        FOR UPDATE OF p SKIP LOCKED) AS free
+  WHERE p.run_id = free.run_id)
+INSERT INTO inbox (inbox_id, run_id, kind, body, actor)
+SELECT inbox_id, run_id, 'cancelled', json_build_object('reason', 'run ' || by_run || ' takes its place'), 'limit'
+FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS given (run_id, inbox_id, by_run);
 
 -- name: start_children
 -- Asks for runs; a sweep starts them. Unique by who asks, so that one hand-out has one child.

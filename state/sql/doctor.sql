@@ -104,12 +104,13 @@ derived AS (
          CASE WHEN r.attention THEN 'needs_attention'
               WHEN t.ended = v.tasks AND r.control & 4 > 0 THEN 'terminated'
               WHEN t.ended = v.tasks AND t.undone > 0 AND t.to_undo = 0 THEN CASE WHEN t.not_undone > 0 THEN 'compensation_failed' ELSE 'compensated' END
-              WHEN t.ended = v.tasks AND t.undone > 0 AND r.control & 35 = 0 THEN 'compensating'
+              WHEN t.ended = v.tasks AND t.undone > 0 AND r.control & 163 = 0 THEN 'compensating'
               WHEN t.ended = v.tasks AND t.undone = 0 AND (t.failed > 0 OR r.control & 8 > 0) THEN 'failed'
               WHEN t.ended = v.tasks AND t.undone = 0 AND t.cancelled > 0 THEN 'cancelled'
               WHEN t.ended = v.tasks AND t.undone = 0 THEN 'completed'
               WHEN r.control & 35 > 0 AND t.handed_out > 0 THEN 'pausing'
               WHEN r.control & 35 > 0 THEN 'paused'
+              WHEN r.control & 128 > 0 THEN 'waiting'
               WHEN t.waiting > 0 AND t.busy = 0 THEN 'waiting'
               ELSE 'running' END::run_status AS derived
   FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
@@ -196,7 +197,7 @@ WHERE r.finished_at IS NOT NULL;
 
 -- name: find_orphan_waits
 -- An open run has something that will move it: a command, a timer (a deadline only ends it), a question, a signal or a child that it waits for, a
--- request, or a person whose attention it has, or who paused it. What a pause withholds begins when that is over.
+-- request, or a person whose attention it has, or who paused it, or it is in line for its permit. What a pause withholds begins when that is over.
 SELECT count(*)::int, (array_agg(r.run_id || ' is ' || r.status || ', and nothing will move it'))[1:3]
 FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
 WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating')
@@ -205,6 +206,7 @@ WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating')
   AND NOT EXISTS (SELECT FROM approval a WHERE a.run_id = r.run_id AND a.status = 'waiting')
   AND NOT EXISTS (SELECT FROM parked_task p WHERE p.run_id = r.run_id AND p.resolved_at IS NULL)
   AND NOT EXISTS (SELECT FROM task t WHERE t.run_id = r.run_id AND t.withheld IS NOT NULL AND (r.control & 35 > 0 OR CASE WHEN t.task < 10000 THEN t.task WHEN t.task < 200000000 THEN t.task / 10000 - 1 END = ANY(r.paused_tasks)))
+  AND NOT EXISTS (SELECT FROM run_permit p WHERE p.run_id = r.run_id AND p.granted_at IS NULL AND r.control & 128 > 0)
   AND NOT EXISTS (SELECT FROM signal_wait w WHERE w.run_id = r.run_id)
   AND NOT EXISTS (SELECT FROM pool_waiter w WHERE w.run_id = r.run_id)
   AND NOT EXISTS (
@@ -303,12 +305,12 @@ FROM (
   WHERE NOT EXISTS (SELECT FROM timer m WHERE m.run_id = d.run_id AND m.task = d.task AND m.is_deadline)) AS orphan;
 
 -- name: find_wrong_pauses
--- What is withheld waits for the end of a pause, and a run is paused because somebody has said so.
+-- What is withheld waits for the end of a pause, or for its run's permit, and a run is paused because somebody has said so.
 SELECT count(*)::int, (array_agg(what))[1:3]
 FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
 CROSS JOIN LATERAL (
   SELECT r.run_id || ' task ' || t.task || ': withheld, and nothing pauses the run' AS what
-  FROM task t WHERE t.run_id = r.run_id AND t.withheld <> 'room' AND r.control & 35 = 0 AND NOT CASE WHEN t.task < 10000 THEN t.task WHEN t.task < 200000000 THEN t.task / 10000 - 1 END = ANY(coalesce(r.paused_tasks, '{}'))
+  FROM task t WHERE t.run_id = r.run_id AND t.withheld <> 'room' AND r.control & 163 = 0 AND NOT CASE WHEN t.task < 10000 THEN t.task WHEN t.task < 200000000 THEN t.task / 10000 - 1 END = ANY(coalesce(r.paused_tasks, '{}'))
   UNION ALL
   SELECT r.run_id || ': is paused to be moved, and no bulk has it in hand'
   WHERE r.control & 32 > 0 AND r.finished_at IS NULL
@@ -329,6 +331,28 @@ CROSS JOIN LATERAL (
                         OR e.kind IN ('migrated', 'migration_refused') AND e.detail ->> 'resumes' = h.detail ->> 'scope'))), 0) AS said
         FROM history h WHERE h.run_id = r.run_id AND h.kind = 'paused' AND h.task IS NULL) AS told
   WHERE r.finished_at IS NULL AND told.said <> r.control & 35) AS wrong;
+
+-- name: find_wrong_permits
+-- An open run of a workflow with a limit has its permit, unless it is in line for one; what it was given, it is told; and whoever has ended holds none.
+SELECT count(*)::int, (array_agg(what))[1:3]
+FROM (
+  (SELECT 'run ' || p.run_id || coalesce(' is ' || r.status, ' is not there') || ', and has a permit of ' || p.workflow || ' ' || p.key AS what
+   FROM (SELECT * FROM run_permit ORDER BY run_id LIMIT %(limit)s) p LEFT JOIN run r ON r.run_id = p.run_id
+   WHERE r.run_id IS NULL OR r.finished_at IS NOT NULL)
+  UNION ALL
+  (SELECT 'run ' || p.run_id || CASE
+       WHEN p.granted_at IS NULL THEN ' is in line for a permit of ' || p.workflow || ', and does not wait for one'
+       ELSE ' was given a permit of ' || p.workflow || ', and nothing tells it' END
+   FROM (SELECT * FROM run_permit ORDER BY run_id LIMIT %(limit)s) p JOIN run r ON r.run_id = p.run_id AND r.finished_at IS NULL
+   WHERE (p.granted_at IS NULL) <> (r.control & 128 > 0)
+     AND (p.granted_at IS NULL OR NOT EXISTS (
+       SELECT FROM inbox i WHERE i.run_id = p.run_id AND i.kind = 'permitted' AND i.applied_at IS NULL)))
+  UNION ALL
+  (SELECT 'run ' || r.run_id || ' is open under the limit of ' || v.name || ', and neither has a permit nor is in line for one'
+   FROM run r JOIN workflow_version v ON v.version_id = r.version_id AND v.definition -> 'limit' IS NOT NULL
+   WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention')
+     AND NOT EXISTS (SELECT FROM run_permit p WHERE p.run_id = r.run_id)
+   LIMIT %(limit)s)) AS wrong;
 
 -- name: find_orphan_approvals
 -- Questions that wait for a task which waits for nothing.

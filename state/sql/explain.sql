@@ -16,7 +16,8 @@ SELECT r.version_id, r.status::text, r.updated_at, clock_timestamp(), r.deadline
          FROM (SELECT DISTINCT ON (h.detail ->> 'scope', h.task) h.* FROM history h
                WHERE h.run_id = r.run_id AND h.kind = 'paused' AND (h.detail ->> 'scope')::int & r.control > 0
                  AND (h.task IS NULL OR h.task = ANY(r.paused_tasks))
-               ORDER BY h.detail ->> 'scope', h.task, h.row_version DESC) AS p) END
+               ORDER BY h.detail ->> 'scope', h.task, h.row_version DESC) AS p) END,
+       r.control & 128 > 0
 FROM run r WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;
 
 -- name: read_tasks
@@ -115,6 +116,22 @@ SELECT r.owner, r.renewed_at, r.slot, s.slot_name IS NOT NULL, coalesce(s.wal_st
 FROM (SELECT 1) AS always
 LEFT JOIN LATERAL (SELECT * FROM relay_owner ORDER BY renewed_at DESC LIMIT 1) AS r ON true
 LEFT JOIN pg_replication_slots s ON s.slot_name = r.slot;
+
+-- name: read_permit
+-- Of a run that waits for its permit: its key, how many go at once and how many do, who has had theirs for longest (%(limit)s of them), its place.
+SELECT p.key, w.runs_max,
+       (SELECT count(*) FROM run_permit h
+        WHERE h.namespace = p.namespace AND h.workflow = p.workflow AND h.key = p.key AND h.granted_at IS NOT NULL)::int,
+       ARRAY(SELECT h.run_id FROM run_permit h
+             WHERE h.namespace = p.namespace AND h.workflow = p.workflow AND h.key = p.key AND h.granted_at IS NOT NULL
+             ORDER BY h.granted_at LIMIT %(limit)s),
+       (SELECT count(*) FROM run_permit o
+        WHERE o.namespace = p.namespace AND o.workflow = p.workflow AND o.key = p.key AND o.granted_at IS NULL
+          AND (o.ranked_at, o.run_id) <= (p.ranked_at, p.run_id))::int,
+       (SELECT count(*) FROM run_permit o
+        WHERE o.namespace = p.namespace AND o.workflow = p.workflow AND o.key = p.key AND o.granted_at IS NULL)::int,
+       p.asked_at, p.granted_at
+FROM run_permit p JOIN workflow w ON w.namespace = p.namespace AND w.name = p.workflow WHERE p.run_id = %(run_id)s;
 
 -- name: list_held
 -- Commands of the run that are kept back, and who paused their queue; nobody any more when they are about to go.

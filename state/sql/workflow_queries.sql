@@ -16,7 +16,8 @@ VALUES (%(namespace)s, %(name)s, %(version)s, %(digest)s, %(definition)s::json, 
 RETURNING version_id, version, published_at;
 
 -- name: set_latest_version
-UPDATE workflow SET latest_version = %(version)s, updated_at = now() WHERE namespace = %(namespace)s AND name = %(name)s;
+UPDATE workflow SET latest_version = %(version)s, runs_max = %(runs_max)s, updated_at = now()
+WHERE namespace = %(namespace)s AND name = %(name)s;
 
 -- name: list_workflows
 -- By name.

@@ -369,8 +369,10 @@ async def test_what_is_on_its_way_is_no_finding(connection: psycopg.AsyncConnect
 
 
 async def test_every_check_has_a_planted_fault(connection: psycopg.AsyncConnection[Any]):
-    assert set(await diagnose(connection)) - {"server", "clock", "maps", "pools"} == {name for name, _ in FAULTS}
-    # Those of `maps` and `pools` are in test_maps.py and test_pools.py, where there are some.
+    assert set(await diagnose(connection)) - {"server", "clock", "maps", "pools", "permits"} == {
+        name for name, _ in FAULTS
+    }
+    # Those of `maps`, `pools` and `permits` are where there are some: test_maps.py, test_pools.py, test_limits.py.
 
 
 async def test_a_finding_has_at_most_three_examples(connection: psycopg.AsyncConnection[Any]):

@@ -51,6 +51,8 @@ class Checker:
                     self._see_task(key, before, after, transaction)
                 case "pool_slot":
                     self._see_slots(transaction)
+                case "run_permit":
+                    self._see_permits(transaction)
                 case "worker_session":
                     self._see_session(key, before, after)
                 case "history" | "attempt":
@@ -84,10 +86,10 @@ class Checker:
         is_new = after is not None and after["token"] > (0 if before is None else before["token"])
         told = [row for (table, of), row in transaction.writes.items() if table == "history" and of[0] == key[0]]
         kinds = {row["kind"] for row in told if row is not None}
-        if is_new and run.get("control", 0) & 35 and "resumed" not in kinds:
+        if is_new and run.get("control", 0) & 163 and not kinds & {"resumed", "permitted"}:
             before_it = self._scene.postgres.tables["run"].get(key[:1])
-            if before_it is not None and before_it["control"] & 35:
-                self.say(f"I25 task {_name(key)} was handed out, and its run is paused")
+            if before_it is None or before_it["control"] & 163:
+                self.say(f"I25 task {_name(key)} was handed out, and its run is paused, or waits for its permit")
 
     def _see_slots(self, transaction: Transaction) -> None:
         held = {key for key, row in self._scene.postgres.tables["pool_slot"].items() if row is not None}
@@ -95,6 +97,24 @@ class Checker:
         held = {key for key in held | written.keys() if written.get(key, {}) is not None}
         if len(held) > SLOTS:
             self.say(f"I15 {len(held)} slots of {SLOTS} are held")
+
+    def _see_permits(self, transaction: Transaction) -> None:
+        """As the row says, and as the runs themselves do."""
+        tables = self._scene.postgres.tables
+        permits = tables["run_permit"] | {k: row for (of, k), row in transaction.writes.items() if of == "run_permit"}
+        runs = tables["run"] | {k: row for (of, k), row in transaction.writes.items() if of == "run"}
+        held = Counter(row["line"] for row in permits.values() if row is not None and row["granted_at"] is not None)
+        begun = Counter(
+            self._scene.plan_named(run["version_id"]).name
+            for run in runs.values()
+            if run is not None and run["status"] not in RUN_ENDS and not run["control"] & 128
+        )
+        for line, count in held.items():
+            limit = self._scene.plans[line[1]].limit
+            if limit is not None and count > limit.runs:
+                self.say(f"I31 {count} permits of {line[1]} are held, and it lets {limit.runs} runs go at once")
+            if limit is not None and begun[line[1]] > limit.runs:
+                self.say(f"I31 {begun[line[1]]} runs of {line[1]} go, and it lets {limit.runs} go at once")
 
     def _see_session(self, key: Any, before: Row | None, after: Row | None) -> None:
         if before is not None and after is not None and before["ended_at"] is not None:
@@ -128,7 +148,7 @@ class Checker:
         return self.violations
 
     def _check_slots(self) -> None:
-        for table in ("pool_waiter", "pool_slot"):
+        for table in ("pool_waiter", "pool_slot", "run_permit"):
             for key in self._scene.postgres.tables[table]:
                 self.say(f"I15 {table} {_name(key)} is there after all runs have ended")
 

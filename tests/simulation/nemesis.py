@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.kafka import CALM, Chaos
+from tests.simulation.postgres import Row
 
 if TYPE_CHECKING:
     from tests.simulation.scene import Scene
@@ -24,7 +25,7 @@ class Nemesis:
             "kafka-wiped": self._wipe, "topic-recreated": self._recreate, "tail-lost": self._lose_tail,
             "postgres-down": self._postgres_down, "slot-lost": self._lose_slot, "stop": self._stop,
             "timer-lost": self._lose_timer, "parked-lost": self._lose_parked,
-            "waiter-lost": self._lose_waiter,
+            "waiter-lost": self._lose_waiter, "permit-lost": self._lose_permit,
         }  # fmt: skip
         random = self._sim.random
         self._chosen = random.sample(sorted(self._kinds), random.randint(1, 4))
@@ -152,11 +153,17 @@ class Nemesis:
     def _lose_waiter(self) -> None:
         self._delete_one("pool_waiter")
 
-    def _delete_one(self, table: str) -> None:
+    def _lose_permit(self) -> None:
+        """Of a run in line: what holds one would make room for another with it."""
+        self._delete_one("run_permit", lambda row: row["granted_at"] is None)
+
+    def _delete_one(self, table: str, wanted: Callable[[Row], bool] = lambda row: True) -> None:
         """A row deleted by hand."""
         postgres = self._scene.postgres
-        free = [key for key in postgres.tables[table] if (table, key) not in postgres.locks]
+        free = [
+            key for key, row in postgres.tables[table].items() if (table, key) not in postgres.locks and wanted(row)
+        ]
         if free:
             key = self._sim.random.choice(free)
             del postgres.tables[table][key]
-            self._sim.note("postgres", f"{table} of {key[0].hex()[-6:]} task {key[1]} deleted")
+            self._sim.note("postgres", f"{table} of {key[0].hex()[-6:]} {key[1:]} deleted")

@@ -117,6 +117,10 @@ def _copy_outlives_the_ownership() -> None:
     put(RunAgent, _trust=lambda self, moves: None)
 
 
+def _start_counts_without_its_lock() -> None:
+    MODELS["lock_permits"] = lambda t, *_: []
+
+
 PLANTED: Final[dict[str, Callable[[], None]]] = {
     "B01-lost-without-token": _lost_without_token,
     "B08-failure-without-ownership": _failure_without_ownership,
@@ -130,4 +134,5 @@ PLANTED: Final[dict[str, Callable[[], None]]] = {
     "claimed-body-does-not-wait": _claimed_body_does_not_wait,
     "not-visible-is-not-there": _not_visible_is_not_there,
     "copy-outlives-the-ownership": _copy_outlives_the_ownership,
+    "start-counts-without-its-lock": _start_counts_without_its_lock,
 }

@@ -116,7 +116,9 @@ class Scene:
         return self.plan_of(run_id).name_of(index)
 
     def plan_of(self, run_id: bytes) -> Plan:
-        version_id = self.postgres.tables["run"][run_id,]["version_id"]
+        return self.plan_named(self.postgres.tables["run"][run_id,]["version_id"])
+
+    def plan_named(self, version_id: int) -> Plan:
         return next(plan for plan in self.plans.values() if plan.version_id == version_id)
 
     # -- the whole

@@ -137,6 +137,9 @@ WORKFLOWS: Final[dict[str, dict[str, Any]]] = {
             "e": _step("d", retry=1),
         }
     },
+    "limited": {"limit": {"runs": 2}, "tasks": {"a": _step(), "b": _step("a")}},
+    "replaced": {"limit": {"over": "replace_oldest"}, "tasks": {"a": _step(compensate=_UNDO), "b": _step("a")}},
+    "dropped": {"limit": {"over": "drop"}, "tasks": {"a": _step(), "b": _step("a")}},
     "impatient": {"tasks": {"a": _step(timeout="1s"), "b": _step("a", timeout="1s")}},
 }  # fmt: skip
 

@@ -44,13 +44,14 @@ from headrace.machine.plan import (
     Effect,
     Failures,
     Join,
+    LimitPlan,
     MapPlan,
     RepeatPlan,
     SignalPlan,
     WaitPlan,
 )
 from headrace.machine.run_state import ItemCounts
-from headrace.machine.status import PAUSED, RUN_TERMINAL, TASKS_PAUSED, TERMINAL
+from headrace.machine.status import AWAITS_PERMIT, PAUSED, RUN_TERMINAL, TASKS_PAUSED, TERMINAL
 from headrace.messages import Admitted, Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 KEY = b"01890a5d-ac96-774b-bcce-b302099a8057"
@@ -126,7 +127,13 @@ def task(
     return Spec(name, needs, options)
 
 
-def plan_of(*specs: Spec, output: object = None, deadline: int | None = None, version_id: int = 0) -> Plan:
+def plan_of(
+    *specs: Spec,
+    output: object = None,
+    deadline: int | None = None,
+    version_id: int = 0,
+    limit: LimitPlan | None = None,
+) -> Plan:
     index = {spec.name: position for position, spec in enumerate(specs)}
     return Plan(
         "trial",
@@ -138,6 +145,7 @@ def plan_of(*specs: Spec, output: object = None, deadline: int | None = None, ve
         version_id=version_id,
         output=None if output is None else compile_template(output),
         deadline=deadline,
+        limit=limit,
     )
 
 
@@ -200,16 +208,20 @@ def essence(run: RunState) -> tuple[Any, ...]:
 class Trial:
     """One run, and the instant at which it stands. `told` are the actions of its last transition, `actions` of all."""
 
-    def __init__(self, *specs: Spec, input: bytes = INPUT, output: object = None, deadline: int | None = None) -> None:
-        self.plan = plan_of(*specs, output=output, deadline=deadline)
-        self.run = RunState(KEY, self.plan, input)
+    def __init__(
+        self, *specs: Spec, input: bytes = INPUT, output: object = None, deadline: int | None = None,
+        limit: LimitPlan | None = None, control: int = 0,
+    ) -> None:  # fmt: skip
+        """control: with which it begins."""
+        self.plan = plan_of(*specs, output=output, deadline=deadline, limit=limit)
+        self.run = RunState(KEY, self.plan, input, control=control)
         self.at = START
         self.actions: list[Action] = []
         self.told: list[Action] = []
         self.changed: set[str] = set()
         before = picture(self.run)
         self._apply(begin(self.plan, self.run, self.at))
-        assert before == picture(RunState(KEY, self.plan, input))
+        assert before == picture(RunState(KEY, self.plan, input, control=control))
 
     # -- what it is ----------------------------------------------------------------------------------------------------
     @property
@@ -328,15 +340,20 @@ class Trial:
     def resume(self, scope: int = PAUSED) -> bool:
         return self.tell(Resumed(scope, "looked", "ada"))
 
+    def permit(self) -> bool:
+        """Give it the permit that it waits for under the limit of its workflow."""
+        return self.tell(Resumed(AWAITS_PERMIT))
+
     def pause_task(self, name: str) -> bool:
         return self.tell(Paused(TASKS_PAUSED, "to look", "ada", self.place(name)))
 
     def resume_task(self, name: str) -> bool:
         return self.tell(Resumed(TASKS_PAUSED, "looked", "ada", self.place(name)))
 
-    def migrate(self, *specs: Spec, version_id: int = 1) -> bool:
+    def migrate(self, *specs: Spec, version_id: int = 1, limit: LimitPlan | None = None) -> bool:
         """To a version with these tasks; answers whether it is on that now, and was not."""
-        is_told = self.tell(Migrated(plan_of(*specs, version_id=version_id), "a better one", "ada"))
+        new = plan_of(*specs, version_id=version_id, limit=limit)
+        is_told = self.tell(Migrated(new, "a better one", "ada"))
         return is_told and self.plan.version_id == version_id
 
     def isolate(self) -> bool:

@@ -15,7 +15,7 @@ from headrace.expressions import (
 )
 from headrace.machine import Plan, TaskPlan
 from headrace.machine.backoff import RetryPlan
-from headrace.machine.plan import ChildPlan, Effect, Join, MapPlan, RepeatPlan, SignalPlan, WaitPlan
+from headrace.machine.plan import ChildPlan, Effect, Join, LimitPlan, MapPlan, RepeatPlan, SignalPlan, WaitPlan
 from tests.unit.machine_model import BRANCHING, QUESTION, SECOND, START
 
 TASKS_MAX: Final = 8
@@ -126,10 +126,14 @@ WORKFLOWS: Final = st.tuples(
 """Tasks, the deadline of a run, and whether something comes out of one."""
 
 
-def plan_of(sketches: list[Sketch], deadline: int | None, has_output: bool, version_id: int = 0) -> Plan:
+def plan_of(
+    sketches: list[Sketch], deadline: int | None, has_output: bool, version_id: int = 0, limit: LimitPlan | None = None
+) -> Plan:
     tasks = [_task_of(index, sketch) for index, sketch in enumerate(sketches)]
     output = OUTPUT if has_output else None
-    return Plan("random", tasks, output=output, deadline=deadline, version=version_id + 1, version_id=version_id)
+    return Plan(
+        "random", tasks, output=output, deadline=deadline, version=version_id + 1, version_id=version_id, limit=limit
+    )
 
 
 def _task_of(index: int, sketch: Sketch) -> TaskPlan:

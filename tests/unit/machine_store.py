@@ -7,6 +7,7 @@ import msgspec
 
 from headrace.machine import (
     Ask,
+    AwaitPermit,
     AwaitSlot,
     BuryTask,
     CancelChild,
@@ -30,6 +31,7 @@ from headrace.machine import (
     Plan,
     Replayed,
     Resolved,
+    ReturnPermit,
     RunState,
     RunStatus,
     SetDeadline,
@@ -46,7 +48,7 @@ from headrace.machine import (
     Unpark,
 )
 from headrace.machine.place import RUN, compensation_of, is_compensation, items_of, task_of
-from headrace.machine.status import PAUSES, TERMINAL
+from headrace.machine.status import TERMINAL, WITHHOLDS
 from headrace.messages import Due, Error, Failed, Lost, Returned, Succeeded
 
 HAPPENED = b'{"happened":true,"output":{"ok":true,"n":1}}'
@@ -73,7 +75,7 @@ def is_doubtful(before: TaskState, event: MachineEvent) -> bool:
 def is_held(run: RunState, transition: Transition, place: int) -> bool:
     """Whether a pause of the run, or of this task, is on when that is decided; told again in other words."""
     paused = run.paused if transition.paused is None else transition.paused
-    return transition.control & PAUSES > 0 or (not is_compensation(place) and task_of(place) in paused)
+    return transition.control & WITHHOLDS > 0 or (not is_compensation(place) and task_of(place) in paused)
 
 
 class Store:
@@ -103,6 +105,8 @@ class Store:
         """Tasks with a policy whose effect may have happened, until somebody says what became of it."""
         self.told_done: set[int] = set()
         """Those of which a lookup or a person said that it happened."""
+        self.permit: str | None = None
+        """Under a limit: `waits`, or `held`."""
         self.refused: set[int] = set()
         """Those that were rejected, which some take for their end."""
         self.told_not_done: set[int] = set()
@@ -239,6 +243,11 @@ class Store:
                 case CloseLetter():
                     assert run.task(action.task).status is TaskStatus.FAILED
                     assert run.task(action.task).token == action.token
+                case AwaitPermit():
+                    assert self.permit is None, "a run waits for a second permit"
+                    self.permit = "held" if action.is_granted else "waits"
+                case ReturnPermit():
+                    self.permit = None
                 case Finish():
                     after = transition.actions[transition.actions.index(action) + 1 :]
                     assert all(isinstance(each, SetDeadline | CountRounds | NoteRound) for each in after)

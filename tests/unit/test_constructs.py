@@ -137,6 +137,16 @@ def test_pool(harness: Harness) -> None:
     assert run.outputs == {"call": [1, 1, 2]}
 
 
+@example("limit")
+def test_limit(harness: Harness) -> None:
+    first, second, other = (harness.start({"customer": name}) for name in ("ada", "ada", "grace"))
+    assert (first.tasks["settle"], second.tasks["settle"], other.tasks["settle"]) == ("waiting", "pending", "waiting")
+    harness.advance(minutes=1)
+    assert (first.status, second.tasks["settle"], other.status) == ("completed", "waiting", "completed")
+    harness.advance(minutes=1)
+    assert second.status == "completed"
+
+
 @example("repeat")
 def test_repeat(harness: Harness) -> None:
     run = ended(harness, {"rounds": 3})

@@ -36,6 +36,7 @@ from state.explain import (
     NextStep,
     Parked,
     Pause,
+    PermitFacts,
     PoolFacts,
     Question,
     Queue,
@@ -246,8 +247,17 @@ OF_STATUS = {
 """What the nearest cause of a task may be, once what concerns the whole run is set aside."""
 OF_UNDONE = {Code.RUN_COMPENSATING, Code.COMPENSATION_LATER}
 """Of runs that undo what they did, which have a walk of their own."""
-WHOLE_RUN = {"NEEDS_ATTENTION", "REQUEST_NOT_APPLIED", "LOOKING_UP", "PAUSED", "TASK_PAUSED"}
+OF_PERMITS = {"PERMIT_AWAITED", "PERMIT_GRANTED", "PERMIT_MISSING"}
+WHOLE_RUN = {"NEEDS_ATTENTION", "REQUEST_NOT_APPLIED", "LOOKING_UP", "PAUSED", "TASK_PAUSED", *OF_PERMITS}
 STOPS = (None, Stop("cancelled", ago(4), "ana", "enough"), Stop("isolated", ago(4), "", "KeyError", ID))
+PERMITS = (
+    PermitFacts(),
+    PermitFacts("ada", 1, 1, [ID], 3, 4, ago(9)),
+    PermitFacts("", 2, 5, [ID, RUN_ID], 1, 1, ago(9)),
+    PermitFacts("ada", 1, 0, (), 1, 1, ago(9)),
+    PermitFacts("ada", None, 7, [ID], 1, 1, ago(9)),
+    PermitFacts("ada", 1, 1, [RUN_ID], 1, 0, ago(9), ago(1)),
+)
 PAUSES = (Pause(ago(30), "ana", "to look"), Pause(ago(20), of_workflow=True), Pause(ago(5), "ana", is_moving=True))
 
 
@@ -270,6 +280,13 @@ def every_facts() -> Iterator[Facts]:
                 pauses=pauses,
                 deadline_at=(None, FUTURE, ago(3))[number % 3],
             )
+    for permit, pauses in itertools.product(PERMITS, ((), PAUSES[:1])):
+        yield facts(
+            task(TaskStatus.PENDING, token=0, withheld=True),
+            RunStatus.PAUSED if pauses else RunStatus.WAITING,
+            permit=permit,
+            pauses=pauses,
+        )
     for line, pools in itertools.product(LINES, POOLS):
         yield facts(task(TaskStatus.WAITING, pool="db"), in_line=line, pools=pools)
     plain = [state for state in queued() if not state.lookups and state.last_error is None]
@@ -670,6 +687,22 @@ def test_a_pause_says_who_paused_since_when_and_what_still_runs():
     )
     assert [act.cli for act in first.acts] == [f"headrace resume {RUN_ID}"]
     assert [cause.code for cause in explain_task(given, 3)] == [Code.PAUSED, Code.WITHHELD]
+
+
+def test_a_run_in_line_for_its_permit_says_its_place_and_who_has_one():
+    withheld = TaskFacts(0, TaskStatus.PENDING, ago(5), token=0, withheld=True)
+    given = facts(None, RunStatus.WAITING, tasks={0: withheld}, ended=frozenset(), permit=PERMITS[1])
+    first, second = explain_run(given)
+    assert (first.code, first.since, first.tasks) == (Code.PERMIT_AWAITED, ago(9), ["first"])
+    assert first.text == (
+        f"The run waits for a permit of workflow w and key 'ada', as number 3 of 4: 1 of 1 are held, by {ID}."
+    )
+    assert (first.points_to.link, first.acts[0].cli) == (f"/runs/{ID}", f"headrace explain {ID}")
+    assert (second.code, second.moves) == (Code.WITHHELD, "Resumed: then it begins")
+    free = explain_run(given._replace(permit=PERMITS[3]))[0]
+    assert free.text == "The run waits for a permit of workflow w and key 'ada', as the next: one is free."
+    assert explain_run(given._replace(permit=PERMITS[5]))[0].code is Code.PERMIT_GRANTED
+    assert explain_run(given._replace(permit=PERMITS[0]))[0].code is Code.PERMIT_MISSING
 
 
 def test_a_pause_of_the_workflow_is_told_apart_from_one_of_the_run():

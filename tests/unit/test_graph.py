@@ -170,6 +170,14 @@ FAULTS = [
     ("- a\n- b", "", 1, "must be a map, not a list"),
     ("just text", "", 1, "must be a map, not text"),
     (" " * (BYTES_MAX + 1), "", 1, "bytes are too many"),
+    # a limit
+    ("name: w\nlimit: 3\ntasks: { a: { run: r } }", "limit", 2, "must be a map"),
+    ("name: w\nlimit: { runs: 0 }\ntasks: { a: { run: r } }", "limit.runs", 2, "greater than or equal to 1"),
+    ("name: w\nlimit: { run: 1 }\ntasks: { a: { run: r } }", "limit.run", 2, "did you mean runs?"),
+    ("name: w\nlimit: { over: wait }\ntasks: { a: { run: r } }", "limit.over", 2, "must be 'queue', 'reject'"),
+    ("name: w\nlimit: { key: c }\ntasks: { a: { run: r } }", "limit", 2, "the same for all runs: leave it out"),
+    ('name: w\nlimit: { key: "${{ ( }}" }\ntasks: { a: { run: r } }', "limit.key", 2, ""),
+    ('name: w\nlimit: { key: "${{ tasks.a.output }}" }\ntasks: { a: { run: r } }', "limit.key", 2, "sees only `input`"),
     # keys and values that mean trouble
     (tasks("a: { run: r }", "b: { run: r }", "a: { run: s }"), "tasks.a", 5, "duplicate task name, first on line 3"),
     (tasks("a:", "  run: r", "  run: s"), "tasks.a.run", 5, "duplicate key, first on line 4"),

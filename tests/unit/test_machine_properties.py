@@ -55,15 +55,16 @@ from headrace.machine.place import (
     place_of,
     task_of,
 )
-from headrace.machine.plan import Plan
+from headrace.machine.plan import LimitPlan, Plan
 from headrace.machine.reason import NOTHING_FAILED, UPSTREAM_FAILED
 from headrace.machine.status import (
+    AWAITS_PERMIT,
     PAUSED,
-    PAUSES,
     RUN_TERMINAL,
     TASKS_PAUSED,
     TERMINAL,
     TERMINATED,
+    WITHHOLDS,
     WORKFLOW_PAUSED,
     CompensationCounts,
 )
@@ -135,14 +136,15 @@ class Runs(RuleBasedStateMachine):
     floor = 0
     is_sound = False  # until it was started; and again when a check has failed
 
-    @initialize(workflow=WORKFLOWS)
-    def publish_and_start(self, workflow: tuple[list[Sketch], int | None, bool]) -> None:
+    @initialize(workflow=WORKFLOWS, permit=st.sampled_from([None, None, "held", "waits"]))
+    def publish_and_start(self, workflow: tuple[list[Sketch], int | None, bool], permit: str | None) -> None:
         self.workflows = [workflow]
         """By the id of the version."""
-        self.plan = plan_of(*workflow)
-        self.run = RunState(KEY, self.plan, INPUT)
+        self.plan = plan_of(*workflow, limit=None if permit is None else LimitPlan())
+        self.run = RunState(KEY, self.plan, INPUT, control=AWAITS_PERMIT if permit == "waits" else 0)
         self.at = START
         self.store = Store()
+        self.store.permit = permit
         self.said: list[MachineEvent] = []
         self.supplied, self.replayed = set(), set()
         self.sent = count()
@@ -240,6 +242,10 @@ class Runs(RuleBasedStateMachine):
         index = places[task % len(places)]
         self._say(Supplied(index, self.run.task(index).token + distance, OUTPUTS[task % len(OUTPUTS)], by="ada"))
 
+    @rule()
+    def its_permit_comes(self) -> None:
+        self._say(Resumed(AWAITS_PERMIT))
+
     @rule(scope=st.sampled_from([PAUSED, PAUSED, WORKFLOW_PAUSED]), is_over=st.booleans())
     def the_run_is_paused_or_resumed(self, scope: int, is_over: bool) -> None:
         self._say(Resumed(scope, by="ada") if is_over else Paused(scope, by="ada"))
@@ -290,7 +296,7 @@ class Runs(RuleBasedStateMachine):
             return
         if self.run.attention:
             self._say(Released("ada"))
-        for scope in (WORKFLOW_PAUSED, PAUSED):
+        for scope in (WORKFLOW_PAUSED, PAUSED, AWAITS_PERMIT):
             self._say(Resumed(scope, by="ada"))
         for index in sorted(self.run.paused):
             self._say(Resumed(TASKS_PAUSED, by="ada", task=index))
@@ -466,6 +472,8 @@ class Runs(RuleBasedStateMachine):
         self.has_replayed |= isinstance(event, Replayed | Reran | Supplied)
         if isinstance(event, Reran):
             self._run_again(event, transition)
+        if isinstance(event, Resumed) and event.scope == AWAITS_PERMIT:
+            self.store.permit = "held"
         if isinstance(event, Supplied):
             self.supplied.add(event.task)
         if isinstance(event, Replayed):
@@ -532,6 +540,7 @@ class Runs(RuleBasedStateMachine):
             is_reopened = over.items is not None and now.items is not None and now.token == over.token
             has_told = before.status is TaskStatus.FAILED and index not in self.store.in_doubt
             is_sent = after.awaits_slot or (after.status is TaskStatus.QUEUED and not after.lookups)
+            is_sent |= after.withheld == "again"  # once its run has its permit
             is_kept = is_item(index) and is_reopened and after.withheld == "room"
             is_tried_again = has_told and (is_sent or is_kept or after.status in TERMINAL)
             if is_item(index):
@@ -614,8 +623,11 @@ class Runs(RuleBasedStateMachine):
             len(plan.tasks), counts, attention=run.attention, control=run.control, compensations=known
         )
         assert run.attention is (run.status is RunStatus.NEEDS_ATTENTION)
+        is_limited = run.plan.limit is not None and run.status not in RUN_TERMINAL
+        waits = "waits" if run.control & AWAITS_PERMIT else "held"
+        assert self.store.permit == (waits if is_limited else None), "a permit was lost, or kept"
         assert (run.status is RunStatus.TERMINATED) == (run.control & TERMINATED > 0)
-        assert not ((run.control & PAUSES or run.paused) and run.status in RUN_TERMINAL), "paused, and it has ended"
+        assert not ((run.control & WITHHOLDS or run.paused) and run.status in RUN_TERMINAL), "paused, and it has ended"
         assert bool(run.paused) is (run.control & TASKS_PAUSED > 0)
         assert run.status not in RUN_TERMINAL or self.store.finished is run.status, "its end was not told"
 
@@ -676,7 +688,7 @@ class Runs(RuleBasedStateMachine):
                 assert self.run.task(task_of(index)).is_mapping, "it waits for room in a map that has ended"
             case TaskStatus.PENDING if state.withheld:
                 is_held = not is_compensation(index) and task_of(index) in self.run.paused
-                assert self.run.control & PAUSES or is_held, "withheld, and nothing pauses it"
+                assert self.run.control & WITHHOLDS or is_held, "withheld, and nothing pauses it"
             case TaskStatus.PENDING if state.due_at is None:
                 assert state.is_untouched
             case TaskStatus.PENDING:

@@ -34,12 +34,13 @@ from headrace.machine import (
     Terminated,
     advance,
 )
-from headrace.machine.status import PAUSED
+from headrace.machine.status import AWAITS_PERMIT, PAUSED
 from headrace.messages import Admitted, Error, Failed, Started, Succeeded
 from state.plans import Plans
 from state.sql import load
 from state.store import Rows, Store, StoredRun, execute_sync
 from streams.database import Database
+from streams.permits import Permits
 from streams.run_cache import RunCache, signal_of
 from tests.caller import HEADERS
 
@@ -98,6 +99,12 @@ class Engine:
             granted = cursor.execute(pools.text("grant_slots"), given).fetchall()
         for run_id, task, token in granted:
             assert self.apply(str(run_id), Admitted(task, token, ""))
+
+    async def permit(self) -> None:
+        """Give the permits of limits that are free, and tell the runs."""
+        async with await psycopg.AsyncConnection.connect(self.store.settings.postgres, autocommit=True) as connection:
+            await Permits(self.store).grant(connection)
+        self.apply_requests()
 
     def isolate(self, run_id: str) -> None:
         assert self.apply(run_id, Isolated(Error("INTERNAL", "deciding an event raised")))
@@ -170,6 +177,8 @@ def _event(kind: str, body: str, actor: str) -> MachineEvent:
         return Reran(given.row_version, given.tasks, raw, given.reason, actor)
     if kind in ("paused", "resumed"):
         return (Paused if kind == "paused" else Resumed)(given.scope, given.reason, actor, given.task)
+    if kind == "permitted":
+        return Resumed(AWAITS_PERMIT)
     if kind == "prioritised":
         return Prioritised(given.priority, given.reason, actor)
     if kind == "released":

@@ -59,3 +59,12 @@ def claim_unapplied(t: Transaction, seconds: float, most: int) -> list[tuple[Any
         t.put("inbox", key, {**row, "said_at": t.now})
         found.append((UUID(bytes=key[0]), UUID(bytes=row["run_id"])))
     return found
+
+
+@model
+def insert_inbox_rows(
+    t: Transaction, ids: list[UUID], run_ids: list[UUID], kind: str, bodies: list[str], actor: str
+) -> list[tuple[Any, ...]]:
+    for inbox_id, run_id, body in zip(ids, run_ids, bodies, strict=True):
+        new_request(t, inbox_id, run_id, kind, body, actor)
+    return []

@@ -42,6 +42,9 @@ def set_priorities(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
         for key, waiter in list(t.rows("pool_waiter")):
             if key[0] == run_id:
                 t.put("pool_waiter", key, {**waiter, "ranked_at": waiter["began_at"] - priority * 60_000_000})
+        permit = t.get("run_permit", run_id)
+        if permit is not None and permit["granted_at"] is None:
+            t.put("run_permit", (run_id,), {**permit, "ranked_at": permit["asked_at"] - priority * 60_000_000})
     return []
 
 

@@ -3026,6 +3026,8 @@ export interface components {
             /** @default [] */
             errors: components["schemas"]["Fault"][];
             request_id: string;
+            /** @default null */
+            run_id: string | null;
             status: number;
             title: string;
             type: string;

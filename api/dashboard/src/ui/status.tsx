@@ -46,6 +46,7 @@ const LOOKS: Record<string, Look> = {
   // records
   started: { icon: "play", word: "started", tone: "ok" },
   signalled: { icon: "triggers", word: "signalled", tone: "ok" },
+  dropped: { icon: "filter", word: "dropped", tone: "idle" },
   duplicate: { icon: "copy", word: "duplicate", tone: "idle" },
   filtered: { icon: "filter", word: "filtered", tone: "idle" },
   // workers and parts
