@@ -144,6 +144,7 @@ def _task_of(index: int, sketch: Sketch) -> TaskPlan:
     runs = wait is None and (sketch.has_body or not asks)
     template = TEMPLATES[source][sketch.template] if source and sketch.template < 2 else None
     timeout = 10.0 if sketch.has_timeout else None
+    more: dict[str, Any] = {"template": template} | (_of_a_body(index, sketch) if runs else {})
     return TaskPlan(
         index,
         NAMES[index],
@@ -161,7 +162,7 @@ def _task_of(index: int, sketch: Sketch) -> TaskPlan:
         signal=wait if isinstance(wait, SignalPlan) else None,
         child=wait if isinstance(wait, ChildPlan) else None,
         pool="pool" if runs and sketch.has_pool else None,
-        **({"template": template} | (_of_a_body(index, sketch) if runs else {})),
+        **more,
     )
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import FilterError
-from headrace.filter import Bounds, Clause, Filter, bounds, escape, has_wildcard, like, literal, parse
+from headrace.filter import Bounds, Clause, Comparison, Filter, bounds, escape, has_wildcard, like, literal, parse
 from headrace.filter_field import NOUNS, Kind, fields_of, find_field
 
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
@@ -119,7 +119,7 @@ def test_a_star_is_any_text_and_everything_else_itself(value, pattern):
     assert like(value) == pattern
 
 
-def at(value, comparison=""):
+def at(value, comparison: Comparison = ""):
     field = find_field("runs", "started")
     assert field is not None
     return bounds(field, comparison, value, NOW)
