@@ -225,6 +225,8 @@ def _free_keys(
             rejected.append(start.key)
         elif answer.how == "dropped":
             dropped[start.key] = UUID(answer.run_id)
+    if not rejected and not dropped:
+        return
     with psycopg.RawCursor(connection) as cursor:
         if rejected:
             cursor.execute(_PERMIT.text("release_trigger_keys"), (namespace, rejected))
