@@ -63,7 +63,8 @@ class Load:
     def left(self) -> int:
         row = self._connection.execute(
             "SELECT count(*) FROM run "
-            "WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention')"
+            "WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', "
+            "'needs_attention')"
         ).fetchone()
         return int(row[0]) if row else 0
 

@@ -46,7 +46,7 @@ FROM run r JOIN workflow_version v USING (version_id)
 WHERE v.name = %(probe)s AND (r.input ->> 'due')::float / 1e6 > %(since)s ORDER BY 1"""
 _OPEN: Final = (
     "SELECT count(*) FROM run "
-    "WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention')"
+    "WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention')"
 )
 _STATUSES: Final = "SELECT status::text, count(*) FROM run GROUP BY 1"
 

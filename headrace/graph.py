@@ -83,7 +83,7 @@ _BLOCK: Final = 1_024
 
 
 # == fields ============================================================================================================
-Join = Literal["all", "any", "always", "on_failure"] | int
+Join = Literal["all", "any", "always", "on_failure", "finally"] | int
 _TASK_NAME: Final = r"[A-Za-z][A-Za-z0-9_-]{0,99}"
 _DOTTED_NAME: Final = r"[A-Za-z][A-Za-z0-9_.-]{0,99}"
 _QUEUE_NAME: Final = r"[a-z][a-z0-9-]{0,49}"
@@ -162,7 +162,7 @@ def _join(value: Any) -> Any:
     return value
 
 
-_JOINS: Final = ("all", "any", "always", "on_failure")
+_JOINS: Final = ("all", "any", "always", "on_failure", "finally")
 _JOIN_WANTED: Final = f"must be {', '.join(_JOINS)}, or how many of its needs have to complete"
 
 
@@ -378,10 +378,11 @@ class Task(_Frozen):
     needs: Annotated[tuple[TaskName, ...], BeforeValidator(_one_or_more), Field(max_length=NEEDS_MAX)] = ()
     """The tasks that must be done before, one name or a list of them; without it: it begins with the run."""
     join: Annotated[
-        Literal["all", "any", "always", "on_failure"] | Annotated[StrictInt, Field(ge=1, le=NEEDS_MAX)],
+        Literal["all", "any", "always", "on_failure", "finally"] | Annotated[StrictInt, Field(ge=1, le=NEEDS_MAX)],
         BeforeValidator(_join),
     ] = "all"
-    """What it asks of its needs; a number: that so many of them complete."""
+    """What it asks of its needs; a number: that so many of them complete; `finally`: only that they have ended, also
+    when the run is cancelled."""
     if_: Annotated[StrictStr | None, BeforeValidator(_condition_text)] = Field(
         None, validation_alias="if", serialization_alias="if"
     )
@@ -424,6 +425,8 @@ class Task(_Frozen):
 
     @model_validator(mode="after")
     def _does_something(self) -> "Task":
+        if self.join == "finally":
+            self._ends_by_itself()
         if self.wait is not None:
             return self._does_only("wait")
         if self.signal is not None:
@@ -449,6 +452,14 @@ class Task(_Frozen):
         if self.repeat is not None and (self.run is None or self.map is not None):
             raise ValueError("a `repeat` needs a `run`, the body of each round, and no `map`")
         return self
+
+    def _ends_by_itself(self) -> None:
+        """A cancelled run has ended when its clean-ups have, so none of them waits for anybody."""
+        waits = [name for name in ("approval", "wait", "signal") if getattr(self, name) is not None]
+        if waits:
+            raise ValueError(f"`join: finally` cleans up, and a run that is cancelled does not wait: no `{waits[0]}`")
+        if self.compensate is not None:
+            raise ValueError("`join: finally` cleans up, and nothing undoes that: no `compensate`")
 
     def _does_only(self, what: str, *but: str) -> "Task":
         bodies = (

@@ -90,11 +90,12 @@ from headrace.machine import (
 )
 from headrace.machine.advance import can_be_supplied, choose_rerun
 from headrace.machine.child import refuse_input
+from headrace.machine.cleanup import is_ended_by_cancel
 from headrace.machine.event import PRIORITY_MAX
 from headrace.machine.limit import Line, Verdict
 from headrace.machine.place import RUN, compensation_of, is_compensation, is_item, items_of, task_of
 from headrace.machine.reason import DEPTH_MAX, LIMIT_REACHED, TOO_DEEP
-from headrace.machine.status import AWAITS_PERMIT, PAUSED, RUN_TERMINAL, TASKS_PAUSED, TERMINAL
+from headrace.machine.status import AWAITS_PERMIT, CANCELLING, PAUSED, RUN_TERMINAL, TASKS_PAUSED, TERMINAL
 from headrace.messages import (
     PAYLOAD_BYTES_MAX,
     Admitted,
@@ -502,8 +503,10 @@ class HarnessRun:
         return [signal.name for signal in sorted(self._run.state.signals.values(), key=lambda signal: signal.order)]
 
     def cancel(self, reason: str = "", *, by: str = "") -> None:
-        """End it now, and undo what it did. Raises ConflictError when it has ended, or is undone already."""
-        if self.status in RUN_TERMINAL or self._run.state.compensations is not None:
+        """End it now, but for its clean-ups, and undo what it did. Raises ConflictError when it has ended, or does only
+        that already."""
+        state = self._run.state
+        if self.status in RUN_TERMINAL or state.compensations is not None or state.control & CANCELLING:
             raise ConflictError(f"the run is {self.status} already", run_id=self.run_id)
         self._act(Cancelled(reason, by))
 
@@ -556,7 +559,7 @@ class HarnessRun:
         """Give a task its output, so that it is done without its body. Raises ConflictError when it is not open and has
         not failed, or when its approval would be gone round."""
         index = self._run.place(task)
-        if not can_be_supplied(self._plan, self._run.state, index):
+        if is_ended_by_cancel(self._run.state, index) or not can_be_supplied(self._plan, self._run.state, index):
             raise ConflictError(f"task {task} is {self._run.state.task(index).status}", task=task)
         state = self._run.state.task(index)
         self._act(Supplied(index, state.token, payload.encode_input(output), reason, by))
@@ -567,6 +570,8 @@ class HarnessRun:
         index, state = self._stands(task, TaskStatus.FAILED)
         if self._run.state.compensations is not None and not is_compensation(index):
             raise ConflictError(f"the run is {self.status}: of it only compensations are replayed", task=task)
+        if not is_compensation(index) and is_ended_by_cancel(self._run.state, index):
+            raise ConflictError("the run was cancelled; its tasks cannot be replayed", task=task)
         given = None if input is None else payload.encode_input(input)
         if state.items is not None:
             raise ConflictError(f"of map {task} the items that failed are replayed", task=task)

@@ -132,8 +132,8 @@ class Run(msgspec.Struct, frozen=True):
     workflow: str
     version: int
     status: str
-    """running, waiting, pausing, paused, completed, failed, cancelled, terminated, compensating, compensated,
-    compensation_failed or needs_attention"""
+    """running, waiting, pausing, paused, completed, failed, cancelling, cancelled, terminated, compensating,
+    compensated, compensation_failed or needs_attention"""
     input: Any = None
     outputs: dict[str, Any] = {}
     """Of completed tasks that no other task needs."""

@@ -17,11 +17,12 @@ import psycopg
 from headrace.errors import ConflictError, NotFoundError
 from headrace.machine import Plan, Reran, RunStatus
 from headrace.machine.advance import can_be_supplied
+from headrace.machine.cleanup import is_ended_by_cancel
 from headrace.machine.migration import Obstacle, find_lasting_obstacles, why_not_moved, why_not_paused
 from headrace.machine.place import is_item
 from headrace.machine.rerun import Foreseen
 from headrace.machine.rerun import foresee as foresee_tasks
-from headrace.machine.status import PAUSED, PAUSES, RUN_TERMINAL, TASKS_PAUSED, TERMINAL, WORKFLOW_PAUSED
+from headrace.machine.status import CANCELLING, PAUSED, PAUSES, RUN_TERMINAL, TASKS_PAUSED, TERMINAL, WORKFLOW_PAUSED
 from state.plans import Plans
 from state.queries.rows import Connection, fetch, fetch_one
 from state.requests import request
@@ -113,6 +114,8 @@ def why_not(act: Act, run: Standing) -> str | None:
         return None if run.status is RunStatus.PAUSED else why_not_paused(run.status)
     if act == "cancel" and run.status is RunStatus.COMPENSATING:
         return "the run is compensating: what it did is undone already; terminate it to leave that"
+    if act == "cancel" and run.control & CANCELLING:
+        return "the run is cancelled already, and cleans up; terminate it to leave that"
     return "the run is paused already" if act == "pause" and run.control & PAUSED else None
 
 
@@ -210,7 +213,7 @@ async def supply_output(
     state = run.task(index)
     if run.compensations is not None:
         raise ConflictError(_UNDONE, **where)
-    if run.was_cancelled:
+    if is_ended_by_cancel(run, index):
         raise ConflictError(f"the run is {run.status}: rerun it first", **where)
     if not can_be_supplied(run.plan, run, index):
         why = f"task {task} is {state.status}"

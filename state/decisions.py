@@ -12,8 +12,8 @@ import msgspec
 
 from headrace.errors import ConflictError, NotFoundError
 from headrace.machine import RunStatus, TaskStatus
-from headrace.machine.status import RUN_TERMINAL
 from headrace.messages import TRACEPARENT
+from state.control import find_standing, why_not
 from state.fingerprint import decode_headers
 from state.outbox import Record, emit
 from state.queries.dead_letter import DeadLetterRow, get_dead_letter
@@ -82,15 +82,11 @@ async def resolve_task(
 
 
 async def cancel_run(connection: Connection, store: Store, run_id: UUID, *, reason: str, actor: str) -> None:
-    """Ask that a run end now. Raises NotFoundError, and ConflictError when it has ended."""
-    position = await read_position(connection, store.settings.namespace, run_id)
-    if position is None:
-        raise NotFoundError(f"there is no run {run_id}", run_id=str(run_id))
-    if RunStatus(position.status) in RUN_TERMINAL:
-        raise ConflictError(f"the run is {position.status} already", run_id=str(run_id), status=position.status)
-    if RunStatus(position.status) is RunStatus.COMPENSATING:
-        why = "the run is compensating: what it did is undone already; terminate it to leave that"
-        raise ConflictError(why, run_id=str(run_id), status=position.status)
+    """Ask that a run end now. Raises NotFoundError, and ConflictError when it has ended, or
+    only cleans up or undoes what it did."""
+    run = await find_standing(connection, store.settings.namespace, run_id)
+    if (why := why_not("cancel", run)) is not None:
+        raise ConflictError(why, run_id=str(run_id), status=run.status)
     await request(connection, store, str(run_id), "cancelled", {"reason": reason}, actor)
 
 

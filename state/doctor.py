@@ -98,6 +98,7 @@ OF_RUNS: Final = (
     _OfRuns("pauses", "find_wrong_pauses", "paused as somebody has said", _SAVE_IT),
     _OfRuns("joins", "find_missed_joins", "without a missed join",
             "cancel the run and start it again; `headrace explain RUN TASK` shows what the task needs"),
+    _OfRuns("cancels", "find_wrong_cancels", "of which a cancel left nothing but clean-ups", _SAVE_IT),
     _OfRuns("maps", "find_wrong_maps", "whose maps have counted their items", _SAVE_IT),
     _OfRuns("approvals", "find_wrong_approvals", "with one outcome for every question", _SAVE_IT),
     _OfRuns("signals", "find_wrong_signals", "whose signals were taken once, or wait for their task", _SAVE_IT),

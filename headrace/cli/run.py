@@ -35,6 +35,7 @@ class StatusFilter(StrEnum):
     PAUSING = "pausing"
     PAUSED = "paused"
     TERMINATED = "terminated"
+    CANCELLING = "cancelling"
     COMPENSATING = "compensating"
     COMPENSATED = "compensated"
     COMPENSATION_FAILED = "compensation_failed"

@@ -27,6 +27,7 @@ STYLES: Final[Mapping[str, tuple[str, str, str]]] = {
     "pausing": ("◖", "=", "yellow"),
     "paused": ("‖", "=", "yellow"),
     "terminated": ("⊗", "#", "bold magenta"),
+    "cancelling": ("⊖", "/", "yellow"),
     "compensating": ("↺", "<", "yellow"),
     "compensated": ("↩", "<", "magenta"),
     "compensation_failed": ("✗", "x", "bold red"),

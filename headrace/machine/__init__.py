@@ -45,6 +45,7 @@ is the same. It runs as soon as its join allows that, and is skipped once it can
     all            all completed                       skipped at the first that failed; by another skip, at the end
     any, or N      1 or N of them completed            skipped when all have ended
     always         all have ended                      never
+    finally        all have ended                      never; and a cancel leaves it, see below
     on_failure     all have ended, and one has failed  skipped when all have ended
 To have failed is to be FAILED, CANCELLED with its child, or SKIPPED because of either further back: such a skip says
 UPSTREAM_FAILED; any other says why it came (CONDITION_FALSE, UPSTREAM_SKIPPED, NOTHING_FAILED) and goes on as a skip.
@@ -52,7 +53,7 @@ So a failure reaches whoever asked for it, and a false condition does not look l
 that only this failure caused; what has begun stays as it is. A condition is looked at when the join allows the task to
 run. A run ends when all its tasks have: FAILED if one did, also where a task `on_failure` came after it; otherwise
 CANCELLED if one was. A cancel of the run is no end of a need: it ends all tasks at once, those that were to run always
-too.
+too, but for clean-ups.
 
 A rerun takes the tasks it names and all behind them, or what failed or was cancelled and what was skipped because of
 that; the ends of the others stand. What it takes is as before its join was decided, but that no token and no attempt
@@ -125,6 +126,15 @@ another child, under another token, and one that is repaired and completes after
 there. When the task ends before its child (a cancel, a termination, its time-out, an output that a person gives), the
 child is asked to end as well, or left alone, as the task says. A pause is of one run: children of a run that is paused
 go on, and what they end with counts.
+
+A clean-up is a task whose join is `finally`: it runs as one that joins `always` does, and behind a cancel, too. A
+cancel, or the deadline of the run, ends all tasks but clean-ups. One that has begun goes on as it was. One that has not
+begins once its needs have ended, if anything before it had begun, however far back; otherwise there is nothing to clean
+up, and it is CANCELLED with the others. The run is CANCELLING until they have ended, which is a bit of its `control`:
+its deadline counts no more, and no cancel says anything new. A pause withholds clean-ups as it does all else; a
+termination ends them. One that failed is a dead letter, and the run has failed; a replay of it, or an output given by
+hand, reaches it there, but none of the other tasks. A rerun ends all that, and takes the clean-ups right behind what it
+takes. A clean-up is a task of the graph, so what is undone comes after it.
 
 A task may have a compensation, which undoes it. When a run would end FAILED or CANCELLED, and some of its tasks that
 have one completed, or ended so that nobody knows whether they had their effect, it undoes those before it ends. What a

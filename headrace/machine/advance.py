@@ -19,6 +19,7 @@ from headrace.machine.actions import (
     Unpark,
 )
 from headrace.machine.child import child_timed_out, hear_of_child, is_news
+from headrace.machine.cleanup import find_clean_ups, is_ended_by_cancel
 from headrace.machine.close import close_decision, finish_run
 from headrace.machine.compensation import wait_for_it_again
 from headrace.machine.deadline import end_by_deadline, renew_deadline
@@ -63,6 +64,7 @@ from headrace.machine.repeat import count_rounds, end_round
 from headrace.machine.run_state import UNTOUCHED, RunState, TaskState
 from headrace.machine.status import (
     CANCELLED,
+    CANCELLING,
     COMPLETED,
     FAILED,
     HOLDS,
@@ -363,7 +365,7 @@ def _replayed(plan: Plan, run: RunState, event: Replayed, at: int) -> Transition
         return None
     if is_compensation(event.task):
         return _replayed_compensation(plan, run, event, task, at)
-    if run.was_cancelled or run.compensations is not None:
+    if is_ended_by_cancel(run, event.task) or run.compensations is not None:
         return None
     if task.items is not None or (is_item(event.task) and run.task(task_of(event.task)).status is COMPLETED):
         return None  # of a map that failed, its items are replayed; of one that has completed, none any more
@@ -453,7 +455,7 @@ def _resolved(plan: Plan, run: RunState, event: Resolved, at: int) -> Transition
 
 def _supplied(plan: Plan, run: RunState, event: Supplied, at: int) -> Transition | None:
     """What runs of it is told to stop, and what waits is let go. It does not go round an approval."""
-    if not 0 <= task_of(event.task) < len(plan.tasks) or run.was_cancelled or run.compensations is not None:
+    if not 0 <= task_of(event.task) < len(plan.tasks) or is_ended_by_cancel(run, event.task):
         return None
     index, task = event.task, run.task(event.task)
     if task.token != event.token or not can_be_supplied(plan, run, index):
@@ -503,7 +505,7 @@ def _reran(plan: Plan, run: RunState, event: Reran, at: int) -> Transition | Non
         return None
     draft, ended = reopen(plan, run), list[int]()
     draft.plan = None if plan is run.plan else plan
-    draft.control &= ~(TERMINATED | OVERDUE)
+    draft.control &= ~(TERMINATED | OVERDUE | CANCELLING)
     reopened = items_chosen(plan, run, event.tasks, chosen)
     for index in chosen:
         task = run.task(index)
@@ -556,7 +558,7 @@ def choose_rerun(plan: Plan, run: RunState, tasks: Sequence[int]) -> list[int]:
         if index in indices and index not in chosen:
             chosen.add(index)
             after = plan.tasks[index].dependants
-            found += after if tasks else [each for each in after if _was_skipped_by_others(run.task(each))]
+            found += after if tasks else [each for each in after if _runs_again_behind(plan, run, each)]
     return sorted(chosen.union(index for index in indices if index not in run.tasks))
 
 
@@ -578,13 +580,15 @@ def items_chosen(plan: Plan, run: RunState, tasks: Sequence[int], chosen: Sequen
     return {index: frozenset(places) for index, places in named.items()}
 
 
-def _was_skipped_by_others(task: TaskState) -> bool:
-    return task.status is SKIPPED and task.error != CONDITION_FALSE
+def _runs_again_behind(plan: Plan, run: RunState, index: int) -> bool:
+    """It was skipped because of what runs again, or cleans up behind it."""
+    task = run.task(index)
+    return plan.tasks[index].cleans_up or (task.status is SKIPPED and task.error != CONDITION_FALSE)
 
 
 def _cancelled(plan: Plan, run: RunState, event: Cancelled, at: int) -> Transition | None:
-    if run.status in RUN_TERMINAL or run.compensations is not None:  # it has ended, but for what is undone
-        return None
+    if run.status in RUN_TERMINAL or run.compensations is not None or run.control & CANCELLING:
+        return None  # it has ended, but for what is undone or cleaned up
     error = Error("CANCELLED", event.reason or "the run was cancelled", retryable=False)
     return _end_all(plan, run, Transition(run), error, "cancelled", at)
 
@@ -593,18 +597,27 @@ def _terminated(plan: Plan, run: RunState, event: Terminated, at: int) -> Transi
     if run.status in RUN_TERMINAL:
         return None
     draft = Transition(run)
-    draft.control |= TERMINATED
+    draft.control = draft.control & ~CANCELLING | TERMINATED
     error = Error("TERMINATED", event.reason or "the run was terminated", retryable=False)
     return _end_all(plan, run, draft, error, "terminated", at)
 
 
 def _end_all(plan: Plan, run: RunState, draft: Transition, error: Error, reason: str, at: int) -> Transition:
-    """Every task that has not ended is CANCELLED, and whoever has it is told to stop: its answer is stale now."""
+    """Every task that has not ended is CANCELLED, and whoever has it is told to stop: its answer is stale now. But for
+    clean-ups, which go on or, as soon as their needs have ended, begin; a termination ends those, too."""
     draft.attention = False
     others = [place for place in run.tasks if place >= ITEMS_MAX]
+    left, ended = frozenset[int](), list[int]()
+    if plan.clean_ups and not draft.control & TERMINATED:
+        draft.control |= CANCELLING
+        left = find_clean_ups(plan, run)
     for index in (*range(len(plan.tasks)), *others):
+        if left and task_of(index) in left:
+            continue
+        if left and index < ITEMS_MAX and run.task(index).status not in TERMINAL:
+            ended.append(index)
         cancel_task(plan, run, draft, index, error, reason)
-    return close_decision(plan, run, draft, [], at)
+    return close_decision(plan, run, draft, ended, at)
 
 
 def _paused(plan: Plan, run: RunState, event: Paused, at: int) -> Transition | None:

@@ -17,7 +17,7 @@ from headrace.machine.place import RUN, items_of
 from headrace.machine.plan import Plan
 from headrace.machine.reason import DEADLINE
 from headrace.machine.run_state import RunState, TaskState
-from headrace.machine.status import FAILED, QUEUED, RUN_TERMINAL, RUNNING, TERMINAL, WAITING
+from headrace.machine.status import CANCELLING, FAILED, QUEUED, RUN_TERMINAL, RUNNING, TERMINAL, WAITING
 from headrace.machine.waiting import ask_no_more
 from headrace.messages import Error
 
@@ -147,8 +147,8 @@ def _keep_that_of_the_run(length: int, run: RunState, draft: Transition, at: int
     """It counts from the start, and anew from a replay or a rerun of a run that had ended."""
     is_begun = not run.row_version or run.status in RUN_TERMINAL
     deadline_at = at + length if is_begun else run.deadline_at
-    if draft.status in RUN_TERMINAL or draft.compensations is not None:
-        deadline_at = None  # what is undone has ended
+    if draft.status in RUN_TERMINAL or draft.compensations is not None or draft.control & CANCELLING:
+        deadline_at = None  # what is undone, or only cleaned up behind, has ended
     if deadline_at != run.deadline_at:
         _decide(draft, RUN, deadline_at)
         draft.actions.append(SetDeadline(RUN, deadline_at))

@@ -5,7 +5,8 @@
 Nothing in the page is written by hand but its sentences, and a test fails when the page and the machine differ.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import combinations_with_replacement
 from typing import Final, NamedTuple
 
@@ -83,7 +84,7 @@ from headrace.machine.plan import (
 )
 from headrace.machine.reason import HANDOUTS_LOST_MAX
 from headrace.machine.run_state import RunState, TaskState
-from headrace.machine.status import AWAITS_PERMIT, PAUSED, TERMINAL, RunStatus, TaskStatus, derive_status
+from headrace.machine.status import AWAITS_PERMIT, CANCELLING, PAUSED, TERMINAL, RunStatus, TaskStatus, derive_status
 from headrace.messages import Admitted, Due, Error, Failed, Lost, Returned, Started, Succeeded
 
 BEFORE, SUBJECT, AFTER, BESIDE, LAST = range(5)
@@ -319,6 +320,12 @@ ROWS: Final = [
     Row("FAILED", "the run has ended", _to_its_end("Failed, not retryable")),
     Row("SKIPPED", "", _story(condition=compile_condition("false"))),
     Row("CANCELLED", "", _story("Cancelled")),
+    Row("PENDING", "cleans up, needs unmet", partial(Scene, join="finally")),
+    Row("QUEUED", "cleans up", _story(join="finally")),
+    Row("QUEUED", "cleans up behind a cancel", _story("Cancelled", join="finally")),
+    Row("RUNNING", "cleans up behind a cancel", _story("Cancelled", "Started", join="finally")),
+    Row("PENDING", "cleans up behind a cancel, in backoff", _story("Cancelled", "Failed", join="finally")),
+    Row("FAILED", "cleaned up behind a cancel", _story("Cancelled", "Failed, not retryable", join="finally")),
 ]
 
 
@@ -370,6 +377,13 @@ def draw() -> str:
             "has not begun.",
             "",
             *_maps(),
+            "",
+            "## Clean-ups",
+            "",
+            "A clean-up is a task whose join is `finally`. Of a run in which each task needs the one before, and the",
+            "last two are clean-ups: what the run becomes, and its tasks.",
+            "",
+            *_cleaned_up(),
             "",
             "## Compensations",
             "",
@@ -506,7 +520,7 @@ def _detail(action: Action) -> str:
             return f" {action.status}"
 
 
-_JOINS: Final[tuple[Join, ...]] = ("all", "any", 2, "always", "on_failure")
+_JOINS: Final[tuple[Join, ...]] = ("all", "any", 2, "always", "on_failure", "finally")
 
 
 def _joins() -> Iterator[str]:
@@ -565,6 +579,59 @@ def _mapped(failures: Failures, ends: list[str]) -> str:
             run.apply(transition)
     items = [run.task(place).status for place in items_of(0, 4) if place in run.tasks]
     return f"{run.task(0).status.upper()}<br/>{', '.join(items)}"
+
+
+_CLEANED_UP: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("cancelled before anything began", ("cancel",)),
+    ("`first` was handed out; cancelled", ("resume", "cancel")),
+    ("… and `clean` completed", ("resume", "cancel", "clean")),
+    ("… and `clean` failed", ("resume", "cancel", "clean fails")),
+    ("… and `clean` and `last` completed", ("resume", "cancel", "clean", "last")),
+    ("… and `clean` failed, `last` completed", ("resume", "cancel", "clean fails", "last")),
+    ("… and `clean` was replayed", ("resume", "cancel", "clean fails", "last", "replay")),
+    ("`first` failed; `clean` was handed out; cancelled", ("resume", "first fails", "cancel")),
+    ("cancelled, then paused; `clean` completed", ("resume", "cancel", "pause", "clean")),
+    ("cancelled, then terminated", ("resume", "cancel", "terminate")),
+)
+
+
+def _cleaned_up() -> Iterator[str]:
+    names = ("first", "work", "clean", "last")
+    yield "| what happened | the run | " + " | ".join(f"`{name}`" for name in names) + " |"
+    yield "|---|---|" + "---|" * len(names)
+    for what, story in _CLEANED_UP:
+        run = _clean_up(names, story)
+        states = [run.task(index).status.upper() for index in range(len(names))]
+        yield f"| {what} | {run.status.upper()} | " + " | ".join(states) + " |"
+
+
+def _clean_up(names: Sequence[str], story: tuple[str, ...]) -> RunState:
+    joins: tuple[Join, ...] = ("all", "all", "finally", "finally")
+    plan = Plan(
+        "cleaned_up",
+        [
+            TaskPlan(index, name, run="body", needs=(index - 1,) if index else (), retry=_SHORT, join=joins[index])
+            for index, name in enumerate(names)
+        ],
+    )
+    run = RunState(b"cleaned_up", plan, b"{}", control=PAUSED)
+    run.apply(begin(plan, run, 0))
+    of_the_run = {"cancel": Cancelled(), "terminate": Terminated(), "pause": Paused(), "resume": Resumed()}
+    for step in story:
+        name, _, fails = step.partition(" ")
+        index = names.index(name) if name in names else names.index("clean")
+        token = run.task(index).token
+        event: MachineEvent = of_the_run.get(step) or (
+            Replayed(index, token)
+            if step == "replay"
+            else Failed(index, token, _NONCE, _HOPELESS)
+            if fails
+            else Succeeded(index, token, _NONCE)
+        )
+        transition = advance(plan, run, event, 0)
+        if transition is not None:
+            run.apply(transition)
+    return run
 
 
 _UNDONE: Final[tuple[tuple[str, tuple[tuple[str, str], ...]], ...]] = (
@@ -651,6 +718,8 @@ def _statuses() -> Iterator[str]:
     yield "compensation_failed."
     in_line = derive_status(1, {TaskStatus.PENDING: 1}, attention=False, control=AWAITS_PERMIT)
     yield f"While it waits for its permit under the limit of its workflow, and nobody pauses it, it is {in_line}."
+    cancelling = derive_status(1, {TaskStatus.QUEUED: 1}, attention=False, control=CANCELLING)
+    yield f"One that was cancelled and cleans up is {cancelling} until all have ended, unless it is paused."
     yield f"While a person's attention is asked for: {', '.join(sorted(attended))}, whatever the tasks are."
 
 

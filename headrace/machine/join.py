@@ -8,7 +8,7 @@ from headrace.machine.draft import put
 from headrace.machine.plan import Plan, TaskPlan
 from headrace.machine.reason import NOTHING_FAILED, UPSTREAM_FAILED, UPSTREAM_SKIPPED
 from headrace.machine.run_state import UNTOUCHED, RunState, TaskState
-from headrace.machine.status import CANCELLED, COMPLETED, FAILED, PENDING, SKIPPED, TERMINAL
+from headrace.machine.status import CANCELLED, CANCELLING, COMPLETED, FAILED, PENDING, SKIPPED, TERMINAL
 from headrace.messages import Error
 
 
@@ -22,7 +22,7 @@ def has_failed(task: TaskState) -> bool:
 def answer_of(spec: TaskPlan, needs: Sequence[TaskState]) -> Error | None:
     """What a join says once all needs have ended: None, the task runs; or why it never will."""
     is_failure = any(map(has_failed, needs))
-    if spec.join == "always" or (spec.join == "on_failure" and is_failure):
+    if spec.join == "always" or spec.cleans_up or (spec.join == "on_failure" and is_failure):
         return None
     if spec.join == "all" and all(need.status is COMPLETED for need in needs):
         return None
@@ -69,7 +69,7 @@ def untouched_again(task: TaskState, given: bytes | None) -> TaskState:
 
 def unskip(plan: Plan, run: RunState, draft: Transition, replayed: int) -> None:
     """Take back what only this failure decided: what still needs another failed task stays skipped, and what has begun
-    because of it stays as it is."""
+    because of it stays as it is. In a run that was cancelled nothing comes back behind a clean-up."""
     blocking: dict[int, int] = {}  # a skipped task -> how many of its needs have failed and do not come back
     waiting: dict[int, None] = {}
     coming_back = [replayed]
@@ -78,7 +78,7 @@ def unskip(plan: Plan, run: RunState, draft: Transition, replayed: int) -> None:
             spec, task = plan.tasks[after], draft.tasks.get(after) or run.task(after)
             if task.is_untouched:
                 waiting[after] = None
-            if task.status is not SKIPPED or task.error != UPSTREAM_FAILED:
+            if task.status is not SKIPPED or task.error != UPSTREAM_FAILED or draft.control & CANCELLING:
                 continue
             if after not in blocking:
                 blocking[after] = sum(has_failed(run.task(need)) for need in spec.needs)

@@ -19,7 +19,7 @@ from headrace.machine.limit import move_permit
 from headrace.machine.place import task_of
 from headrace.machine.plan import Plan, TaskPlan
 from headrace.machine.run_state import UNTOUCHED, RunState
-from headrace.machine.status import COMPLETED, PAUSES, RUN_TERMINAL, TERMINAL, RunStatus
+from headrace.machine.status import CANCELLING, COMPLETED, PAUSES, RUN_TERMINAL, TERMINAL, RunStatus
 from headrace.machine.turn import begin_all_withheld, ready
 from headrace.messages import Error
 
@@ -49,6 +49,8 @@ def _of_the_workflow(new: Plan, run: RunState) -> Iterator[Obstacle]:
         yield Obstacle(None, f"{new.name} is another workflow than {run.plan.name}")
     if run.compensations is not None:
         yield Obstacle(None, "the run undoes what it did: it has ended, but for that")
+    if run.control & CANCELLING and run.status not in RUN_TERMINAL:
+        yield Obstacle(None, "the run was cancelled, and only cleans up")
 
 
 def _of_the_graph(new: Plan, run: RunState) -> Iterator[Obstacle]:

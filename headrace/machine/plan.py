@@ -58,7 +58,7 @@ Effect = Literal["idempotent", "reconcile", "manual"]
 person."""
 
 
-Join = Literal["all", "any", "always", "on_failure"] | int
+Join = Literal["all", "any", "always", "on_failure", "finally"] | int
 """What a task asks of those that it needs; a number: that so many of them complete."""
 
 
@@ -292,9 +292,9 @@ class TaskPlan:
     """One task of a version. `needs` and `dependants` are positions in the graph."""
 
     __slots__ = (
-        "approval", "child", "claims", "compensation", "condition", "deadline", "dependants", "each", "effect",
-        "exclusive", "index", "is_answered", "is_chained", "is_plain", "is_read", "is_referenced", "join", "lookup",
-        "map", "name", "needs", "pool", "queue", "quorum", "repeat", "retry", "run", "signal", "start_within",
+        "approval", "child", "claims", "cleans_up", "compensation", "condition", "deadline", "dependants", "each",
+        "effect", "exclusive", "index", "is_answered", "is_chained", "is_plain", "is_read", "is_referenced", "join",
+        "lookup", "map", "name", "needs", "pool", "queue", "quorum", "repeat", "retry", "run", "signal", "start_within",
         "template", "timeout", "wait",
     )  # fmt: skip
 
@@ -362,6 +362,8 @@ class TaskPlan:
         self.claims = exclusive or effect != "idempotent"
         """Its body starts only after the engine has recorded who runs it: a hand-out without an owner never began."""
         self.join = join
+        self.cleans_up = join == "finally"
+        """A cancel of the run does not end it."""
         self.quorum: int | None = join if isinstance(join, int) else 1 if join == "any" else None
         """How many of its needs have to complete, where that is fewer than all."""
         self.is_chained = join == "all" and len(needs) == 1
@@ -394,8 +396,8 @@ class Plan:
     """A frozen version, ready for `advance`. Shared by all its runs, never changed."""
 
     __slots__ = (
-        "compensates", "deadline", "has_deadlines", "has_repeats", "index", "is_wide", "limit", "listeners", "name",
-        "output", "roots", "tasks", "version", "version_id",
+        "clean_ups", "compensates", "deadline", "has_deadlines", "has_repeats", "index", "is_wide", "limit",
+        "listeners", "name", "output", "roots", "tasks", "version", "version_id",
     )  # fmt: skip
 
     def __init__(
@@ -439,6 +441,7 @@ class Plan:
         self.has_repeats = any(task.repeat is not None for task in tasks)
         self.is_wide = any(len(after) > WIDE for after in dependants)
         self.compensates = any(task.compensation is not None for task in tasks)
+        self.clean_ups: tuple[int, ...] = tuple(task.index for task in tasks if task.cleans_up)
         self.listeners: dict[str, list[int]] = {}
         """The tasks that wait for a signal, by its name, in the order of the graph."""
         for task in tasks:

@@ -31,6 +31,7 @@ class RunStatus(StrEnum):
     COMPENSATING = "compensating"
     COMPENSATED = "compensated"
     COMPENSATION_FAILED = "compensation_failed"
+    CANCELLING = "cancelling"
 
 
 PENDING: Final = TaskStatus.PENDING
@@ -53,9 +54,11 @@ TERMINATED: Final = 4
 OVERDUE: Final = 8
 TASKS_PAUSED: Final = 16
 MOVING: Final = 32
+CANCELLING: Final = 64
 AWAITS_PERMIT: Final = 128
 """Bits of a run's `control`: what people said about it as a whole, or its deadline, or the limit of its workflow did.
-Stored, so none ever gets another meaning."""
+Stored, so none ever gets another meaning. CANCELLING: of a workflow with clean-ups, a
+cancel or its deadline has ended all but those."""
 PAUSES: Final = PAUSED | WORKFLOW_PAUSED | MOVING
 """What people say of the whole run."""
 WITHHOLDS: Final = PAUSES | AWAITS_PERMIT
@@ -110,7 +113,7 @@ def derive_status(
         if compensations is None:
             if failed or control & OVERDUE:
                 return RunStatus.FAILED
-            return RunStatus.CANCELLED if cancelled else RunStatus.COMPLETED
+            return RunStatus.CANCELLED if cancelled or control & CANCELLING else RunStatus.COMPLETED
         if not compensations.open:
             return RunStatus.COMPENSATION_FAILED if compensations.failed else RunStatus.COMPENSATED
         if not control & WITHHOLDS:
@@ -118,6 +121,8 @@ def derive_status(
     if control & PAUSES:
         is_busy = get(TaskStatus.QUEUED, 0) or get(TaskStatus.RUNNING, 0)
         return RunStatus.PAUSING if is_busy else RunStatus.PAUSED
+    if control & CANCELLING:
+        return RunStatus.CANCELLING
     if control & AWAITS_PERMIT:  # before anything of it has begun, so nothing is busy
         return RunStatus.WAITING
     busy = get(TaskStatus.QUEUED, 0) + get(TaskStatus.RUNNING, 0) + get(TaskStatus.PENDING, 0)

@@ -57,8 +57,8 @@ def explain_run(facts: Facts) -> list[Cause]:
     chains = [chain for chain in chains if chain]
     chains.sort(key=lambda chain: _rank(chain[0].code))
     causes = [*_attention(facts), *_requests(facts), *_pauses(facts), *awaits_permit(facts)]
-    causes += [*_compensating(facts), *_merged(cause for chain in chains for cause in chain)]
-    if not causes or (facts.status is RunStatus.COMPENSATING and not chains):
+    causes += [*_cancelling(facts), *_compensating(facts), *_merged(cause for chain in chains for cause in chain)]
+    if not causes or (facts.status in (RunStatus.CANCELLING, RunStatus.COMPENSATING) and not chains):
         causes.append(_nothing_open(facts))
     causes += _deadline(facts)
     return _limited(causes, causes_in_engine(facts))
@@ -125,7 +125,8 @@ def _run_ended(facts: Facts) -> Iterator[Cause]:
         if failed is not None:
             yield from causes_of_ended_task(facts, failed)
         if facts.stop is not None and facts.stop.kind == "cancelled":
-            text = f"The run was also cancelled{by_whom(facts.stop)}, so no replay can take it up again."
+            but = ", but of its clean-ups" if facts.is_cancelled else ""
+            text = f"The run was also cancelled{by_whom(facts.stop)}, so no replay can take it up again{but}."
             yield Cause(Code.RUN_CANCELLED, text, run, never, facts.stop.at)
 
 
@@ -149,6 +150,25 @@ def _why_undone(facts: Facts) -> str:
     if facts.stop is None and (without := _first_without_child(facts)) is not None:
         return f"The run was cancelled: task {name_of(facts, without)} was, with its child"
     return f"The run was cancelled{by_whom(facts.stop)}"
+
+
+def _cancelling(facts: Facts) -> Iterator[Cause]:
+    """Once all of the graph has ended, what is undone is what is told."""
+    if not facts.is_cancelled or facts.is_undone:
+        return
+    kind = None if facts.stop is None else facts.stop.kind
+    why = "had not ended by its deadline" if kind == "due" else "was cancelled"
+    if kind == "cancelled":
+        why += by_whom(facts.stop)
+    ended = sum(index in facts.ended for index in facts.plan.clean_ups)
+    text = f"The run {why}; it cleans up, and {ended} of {len(facts.plan.clean_ups)} clean-ups have ended."
+    moves, act = "they end", Act(f"headrace terminate {facts.run_id}", f"POST /runs/{facts.run_id}/terminate")
+    yield Cause(Code.RUN_CANCELLING, text, run_object(facts), moves, facts.changed_at, acts=[act])
+
+
+def _end(facts: Facts) -> str:
+    """What ends it: a cancel does no more once it has been cancelled, or is undone."""
+    return "terminate" if facts.is_undone or facts.is_cancelled else "cancel"
 
 
 def _compensating(facts: Facts) -> Iterator[Cause]:
@@ -182,7 +202,7 @@ def _undone(facts: Facts) -> Iterator[Cause]:
 def _attention(facts: Facts) -> Iterator[Cause]:
     if facts.status is not RunStatus.NEEDS_ATTENTION:
         return
-    stop, run, end = facts.stop, run_object(facts), "terminate" if facts.is_undone else "cancel"
+    stop, run, end = facts.stop, run_object(facts), _end(facts)
     why = f": {stop.reason}" if stop is not None and stop.reason else ""
     acts = [
         Act(f"headrace release {facts.run_id}", f"POST /runs/{facts.run_id}/release"),
@@ -311,7 +331,7 @@ def _deadline(facts: Facts) -> Iterator[Cause]:
 
 
 def _nothing_open(facts: Facts) -> Cause:
-    end = "terminate" if facts.is_undone else "cancel"
+    end = _end(facts)
     return Cause(
         Code.NOTHING_OPEN,
         f"The run is {facts.status}, but none of its tasks is open: what should move it is missing.",

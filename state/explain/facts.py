@@ -301,6 +301,8 @@ class Facts(NamedTuple):
     """When it has to have ended."""
     permit: PermitFacts | None = None
     """Only while the run waits for it."""
+    is_cancelled: bool = False
+    """A cancel, or its deadline, has ended all of it but its clean-ups."""
 
     def pauses_of(self, place: int) -> list[Pause]:
         """What keeps this task from going on: pauses of its run, and its own."""

@@ -128,7 +128,11 @@ def _asked_of_needs(facts: Facts, index: int, open_needs: Sequence[str]) -> tupl
         asks = "needs any of" if spec.quorum == 1 else f"needs {spec.quorum} of {len(spec.needs)} to complete; open are"
         enough = "one of them completes" if spec.quorum == 1 else f"{spec.quorum} in all have completed"
         return asks, "completed", f"{open_needs[0]} ends" if count == 1 else f"{enough}, or all have ended"
-    asks = "waits for the end of" if spec.join == "always" else "runs if a need fails; it waits for the end of"
+    asks = (
+        "waits for the end of"
+        if spec.join == "always" or spec.cleans_up
+        else "runs if a need fails; it waits for the end of"
+    )
     return asks, "ended", f"{open_needs[0]} ends" if count == 1 else f"all {count} end"
 
 

@@ -19,7 +19,7 @@
 
 CREATE TYPE task_status AS ENUM ('pending', 'queued', 'running', 'waiting', 'completed', 'failed', 'skipped', 'cancelled');
 CREATE TYPE run_status AS ENUM ('running', 'waiting', 'completed', 'failed', 'cancelled', 'needs_attention', 'pausing', 'paused', 'terminated',
-                               'compensating', 'compensated', 'compensation_failed');
+                               'compensating', 'compensated', 'compensation_failed', 'cancelling');
 
 -- Raises when a write did not find what it expected. Statements of one batch travel together and commit at the Sync, so a failed
 -- check must abort the transaction by itself. HR001: fenced or overtaken; forget memory, read Postgres, decide again.
@@ -79,6 +79,7 @@ CREATE TABLE run (
   attention boolean NOT NULL DEFAULT false,
   -- What people said about it as a whole: 1 it is paused, 2 its workflow is, 4 it was terminated, 16 some of its tasks are paused, 32 it is being
   -- moved to another version; its deadline did: 8; or the limit of its workflow: 128 it waits for its permit.
+  -- 64: a cancel or its deadline has ended all of it but its clean-ups.
   control int NOT NULL DEFAULT 0,
   -- Counts the events applied; every one has its row in history or attempt. Guards every write of the run (compare and set).
   row_version int NOT NULL CONSTRAINT run_version_counts CHECK (row_version > 0),
@@ -104,10 +105,12 @@ CREATE TABLE run (
   CONSTRAINT run_paused_is_its_status CHECK ((control & 35 > 0) = (status IN ('pausing', 'paused')) OR status = 'needs_attention'),
   CONSTRAINT run_terminated_is_its_status CHECK ((control & 4 > 0) = (status = 'terminated')),
   CONSTRAINT run_overdue_has_failed CHECK (control & 8 = 0 OR control & 128 > 0 OR status NOT IN ('running', 'waiting', 'completed', 'cancelled')),
-  CONSTRAINT run_that_waits_for_its_permit_has_not_ended CHECK (control & 128 = 0 OR finished_at IS NULL)
+  CONSTRAINT run_that_waits_for_its_permit_has_not_ended CHECK (control & 128 = 0 OR finished_at IS NULL),
+  CONSTRAINT run_cancelling_is_its_status CHECK (CASE WHEN control & 64 > 0 THEN status NOT IN ('running', 'waiting', 'completed', 'terminated')
+    ELSE status <> 'cancelling' END)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
 -- Open runs: what the sweeps walk. A run enters at its start and leaves at its end.
-CREATE INDEX run_open ON run (run_id) WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention');
+CREATE INDEX run_open ON run (run_id) WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention');
 -- Runs that are paused with their workflow: whoever is left so when nobody pauses that any more is found here.
 CREATE INDEX run_paused_with_workflow ON run (run_id) WHERE control & 2 > 0;
 -- What went wrong lately, which is rare among millions.

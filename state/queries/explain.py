@@ -82,6 +82,7 @@ async def read_facts(
         run_id=run_id,
         plan=plan,
         status=RunStatus(run.status),
+        is_cancelled=run.is_cancelled,
         changed_at=run.changed_at,
         engine=await _read_engine(connection, settings, run_id),
         lease=timedelta(seconds=settings.lease_seconds),
@@ -105,6 +106,7 @@ async def read_facts(
 class _Run(NamedTuple):
     version_id: int
     status: str
+    is_cancelled: bool
     changed_at: datetime
     now: datetime
     deadline_at: datetime | None

@@ -47,9 +47,14 @@ WHERE dead_letter_id = ANY(%(ids)s) AND namespace = %(namespace)s AND status = '
 
 -- name: find_task_state
 -- What a replay would meet.
-SELECT r.attention, EXISTS (
-         SELECT FROM task c WHERE c.run_id = r.run_id AND c.status = 'cancelled' AND c.error ->> 'code' IS DISTINCT FROM 'CHILD_CANCELLED'
-           AND (c.task < 10000 AND %(task)s < 200000000 OR c.task >= 200000000 AND %(task)s >= 200000000)),
+SELECT r.attention,
+       CASE WHEN %(task)s < 200000000 AND r.control & 64 > 0 THEN NOT EXISTS (
+              SELECT FROM workflow_version v, json_each(v.definition -> 'tasks') WITH ORDINALITY AS s (name, task, place)
+              WHERE v.version_id = r.version_id AND s.task ->> 'join' = 'finally'
+                AND s.place = CASE WHEN %(task)s < 10000 THEN %(task)s + 1 ELSE %(task)s / 10000 END)
+            ELSE EXISTS (
+              SELECT FROM task c WHERE c.run_id = r.run_id AND c.status = 'cancelled' AND c.error ->> 'code' IS DISTINCT FROM 'CHILD_CANCELLED'
+                AND (c.task < 10000 AND %(task)s < 200000000 OR c.task >= 200000000 AND %(task)s >= 200000000)) END,
        t.status::text, t.token,
        EXISTS (SELECT FROM task m WHERE m.run_id = r.run_id AND m.task = %(task)s / 10000 - 1 AND %(task)s < 200000000 AND m.status = 'completed'),
        %(task)s < 200000000 AND EXISTS (SELECT FROM task u WHERE u.run_id = r.run_id AND u.task >= 200000000)

@@ -18,7 +18,7 @@ SELECT array_agg(run_id)::text, count(*)::int
 FROM (
   SELECT run_id, (row_number() OVER (ORDER BY run_id) - 1) / %(chunk)s AS chunk
   FROM (
-    (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention') ORDER BY run_id LIMIT %(limit)s)
+    (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention') ORDER BY run_id LIMIT %(limit)s)
     UNION
     (SELECT run_id FROM run ORDER BY run_id DESC LIMIT %(limit)s)
     UNION
@@ -84,7 +84,7 @@ FROM (
   WHERE s.session_id IS NULL OR s.ended_at < clock_timestamp() - make_interval(secs => %(seconds)s)
   UNION ALL
   SELECT t.run_id || ' task ' || t.task || ': runs, and no live session has it'
-  FROM (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating') ORDER BY run_id LIMIT %(limit)s) AS r
+  FROM (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating') ORDER BY run_id LIMIT %(limit)s) AS r
   JOIN task t ON t.run_id = r.run_id AND t.status = 'running'
   JOIN watermark w ON w.name = 'sessions'
   WHERE t.changed_at < w.at - make_interval(secs => %(seconds)s) - coalesce((SELECT max(lease) FROM worker_session), interval '30 s')
@@ -106,10 +106,11 @@ derived AS (
               WHEN t.ended = v.tasks AND t.undone > 0 AND t.to_undo = 0 THEN CASE WHEN t.not_undone > 0 THEN 'compensation_failed' ELSE 'compensated' END
               WHEN t.ended = v.tasks AND t.undone > 0 AND r.control & 163 = 0 THEN 'compensating'
               WHEN t.ended = v.tasks AND t.undone = 0 AND (t.failed > 0 OR r.control & 8 > 0) THEN 'failed'
-              WHEN t.ended = v.tasks AND t.undone = 0 AND t.cancelled > 0 THEN 'cancelled'
+              WHEN t.ended = v.tasks AND t.undone = 0 AND (t.cancelled > 0 OR r.control & 64 > 0) THEN 'cancelled'
               WHEN t.ended = v.tasks AND t.undone = 0 THEN 'completed'
               WHEN r.control & 35 > 0 AND t.handed_out > 0 THEN 'pausing'
               WHEN r.control & 35 > 0 THEN 'paused'
+              WHEN r.control & 64 > 0 THEN 'cancelling'
               WHEN r.control & 128 > 0 THEN 'waiting'
               WHEN t.waiting > 0 AND t.busy = 0 THEN 'waiting'
               ELSE 'running' END::run_status AS derived
@@ -200,7 +201,7 @@ WHERE r.finished_at IS NOT NULL;
 -- request, or a person whose attention it has, or who paused it, or it is in line for its permit. What a pause withholds begins when that is over.
 SELECT count(*)::int, (array_agg(r.run_id || ' is ' || r.status || ', and nothing will move it'))[1:3]
 FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
-WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating')
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating')
   AND NOT EXISTS (SELECT FROM task t WHERE t.run_id = r.run_id AND t.status IN ('queued', 'running'))
   AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = r.run_id AND NOT m.is_deadline)
   AND NOT EXISTS (SELECT FROM approval a WHERE a.run_id = r.run_id AND a.status = 'waiting')
@@ -220,7 +221,7 @@ WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating')
 -- costs as much as it has rows.
 WITH open AS MATERIALIZED (
   SELECT r.run_id, r.version_id FROM unnest(%(runs)s::uuid[]) AS given (run_id)
-  JOIN run r ON r.run_id = given.run_id AND r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating')),
+  JOIN run r ON r.run_id = given.run_id AND r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating')),
 spec AS MATERIALIZED (
   SELECT v.version_id, (s.place - 1)::int AS task, s.name,
          CASE json_typeof(s.task -> 'needs') WHEN 'array' THEN s.task -> 'needs' WHEN 'string' THEN json_build_array(s.task ->> 'needs')
@@ -247,6 +248,19 @@ met AS (
 SELECT count(*)::int, (array_agg(m.run_id || ' task ' || m.name || ': its join is decided, and it was left'))[1:3]
 FROM met m
 WHERE NOT EXISTS (SELECT FROM task t WHERE t.run_id = m.run_id AND t.task = m.task AND (t.token > 0 OR t.status <> 'pending' OR t.withheld IS NOT NULL));
+
+-- name: find_wrong_cancels
+-- Of a run that was cancelled, and that cleans up, nothing but its clean-ups is open; and it has no deadline any more.
+SELECT count(*)::int, (array_agg(what))[1:3]
+FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id AND r.control & 64 > 0
+JOIN workflow_version v ON v.version_id = r.version_id
+CROSS JOIN LATERAL (
+  SELECT r.run_id || ' task ' || s.name || ': is ' || coalesce(t.status, 'pending') || ', and the run was cancelled' AS what
+  FROM json_each(v.definition -> 'tasks') WITH ORDINALITY AS s (name, task, place)
+  LEFT JOIN task t ON t.run_id = r.run_id AND t.task = s.place - 1
+  WHERE s.task ->> 'join' IS DISTINCT FROM 'finally' AND coalesce(t.status, 'pending') NOT IN ('completed', 'failed', 'skipped', 'cancelled')
+  UNION ALL
+  SELECT r.run_id || ': was cancelled, and has a deadline' WHERE r.deadline_at IS NOT NULL) AS wrong;
 
 -- name: find_wrong_maps
 -- The counters of a map are those of its items' states, the first items of its list have begun, and those only; while it waits, it has some under
@@ -283,7 +297,7 @@ FROM (
   WHERE t.due_at IS DISTINCT FROM m.due_at
   UNION ALL
   SELECT t.run_id || ' task ' || t.task || ': due without a timer'
-  FROM (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention') ORDER BY run_id LIMIT %(limit)s) AS r
+  FROM (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention') ORDER BY run_id LIMIT %(limit)s) AS r
   JOIN task t ON t.run_id = r.run_id
   WHERE (t.due_at IS NOT NULL OR (t.status = 'pending' AND t.withheld IS NULL AND (t.lookups > 0 OR t.attempt > t.retries_from)))
     AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = t.run_id AND m.task = t.task AND m.token = t.token)
@@ -297,7 +311,7 @@ FROM (
   WHERE d.deadline_at IS DISTINCT FROM m.due_at
   UNION ALL
   SELECT d.run_id || CASE WHEN d.task = -1 THEN '' ELSE ' task ' || d.task END || ': has a deadline, and no timer for it'
-  FROM (SELECT run_id, deadline_at FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'needs_attention')
+  FROM (SELECT run_id, deadline_at FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'needs_attention')
         ORDER BY run_id LIMIT %(limit)s) AS r
   CROSS JOIN LATERAL (
     SELECT t.run_id, t.task FROM task t WHERE t.run_id = r.run_id AND t.deadline_at IS NOT NULL
@@ -350,7 +364,7 @@ FROM (
   UNION ALL
   (SELECT 'run ' || r.run_id || ' is open under the limit of ' || v.name || ', and neither has a permit nor is in line for one'
    FROM run r JOIN workflow_version v ON v.version_id = r.version_id AND v.definition -> 'limit' IS NOT NULL
-   WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention')
+   WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention')
      AND NOT EXISTS (SELECT FROM run_permit p WHERE p.run_id = r.run_id)
    LIMIT %(limit)s)) AS wrong;
 
@@ -425,13 +439,13 @@ SELECT count(*)::int, (array_agg(what))[1:3]
 FROM (
   (SELECT 'task ' || t.run_id || '.' || t.task || ' waits for a slot of ' || t.pool || ', and is not in its queue' AS what
    FROM run r JOIN task t ON t.run_id = r.run_id AND t.status = 'waiting' AND t.pool IS NOT NULL
-   WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention')
+   WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention')
      AND NOT EXISTS (SELECT FROM pool_waiter w WHERE w.run_id = t.run_id AND w.task = t.task AND w.token = t.token AND w.pool = t.pool)
    LIMIT %(limit)s)
   UNION ALL
   (SELECT 'task ' || t.run_id || '.' || t.task || ' works, and holds no slot of ' || t.pool
    FROM run r JOIN task t ON t.run_id = r.run_id AND t.status IN ('queued', 'running') AND t.pool IS NOT NULL
-   WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention')
+   WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention')
      AND NOT EXISTS (SELECT FROM pool_slot s WHERE s.run_id = t.run_id AND s.task = t.task AND s.token = t.token AND s.pool = t.pool)
    LIMIT %(limit)s)
   UNION ALL

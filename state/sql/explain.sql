@@ -2,10 +2,10 @@
 
 -- name: read_run
 -- The run, which of its tasks have ended, what ended or stopped it as a whole, and the pauses of it that have not ended.
-SELECT r.version_id, r.status::text, r.updated_at, clock_timestamp(), r.deadline_at,
+SELECT r.version_id, r.status::text, r.control & 64 > 0, r.updated_at, clock_timestamp(), r.deadline_at,
        ARRAY(SELECT task FROM task t WHERE t.run_id = r.run_id AND (t.task < 10000 OR t.task >= 200000000)
              AND t.status IN ('completed', 'failed', 'skipped', 'cancelled')),
-       CASE WHEN r.status IN ('failed', 'cancelled', 'terminated', 'compensating', 'compensated', 'compensation_failed', 'needs_attention') THEN (
+       CASE WHEN r.status IN ('failed', 'cancelled', 'terminated', 'cancelling', 'compensating', 'compensated', 'compensation_failed', 'needs_attention') OR r.control & 64 > 0 THEN (
          SELECT json_build_object('kind', h.kind, 'at', h.at, 'actor', coalesce(h.actor, ''), 'detail', h.detail)::text FROM history h
          WHERE h.run_id = r.run_id AND (h.kind IN ('cancelled', 'terminated', 'isolated') OR (h.kind = 'due' AND h.task IS NULL)) ORDER BY h.row_version DESC LIMIT 1) END,
        CASE WHEN r.status = 'needs_attention' THEN (
@@ -152,7 +152,7 @@ WHERE ended_at IS NULL AND expires_at > clock_timestamp() GROUP BY queue;
 SELECT version_id, task, count(*)::int
 FROM (
   SELECT r.version_id, CASE WHEN t.task < 10000 OR t.task >= 200000000 THEN t.task ELSE t.task / 10000 - 1 END AS task
-  FROM (SELECT run_id, version_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention') AND run_id < %(run_id)s
+  FROM (SELECT run_id, version_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention') AND run_id < %(run_id)s
         ORDER BY run_id DESC LIMIT %(limit)s) AS r
   JOIN task t ON t.run_id = r.run_id
   WHERE t.status = 'queued' AND t.changed_at < %(before)s LIMIT %(limit)s) AS waiting

@@ -3,7 +3,7 @@
 
 -- name: is_open
 -- Written out, so that the planner can prove that the index run_open has them all.
-r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention')
+r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention')
 
 -- name: ended_badly
 -- The same for run_ended_badly.

@@ -14,14 +14,14 @@ SELECT (SELECT count(*) FROM partition_owner)::int, (SELECT count(DISTINCT owner
 -- name: count_open_runs
 -- Of the oldest %(limit)s open runs.
 SELECT status::text, count(*)::int
-FROM (SELECT status FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention') ORDER BY run_id LIMIT %(limit)s) AS open
+FROM (SELECT status FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention') ORDER BY run_id LIMIT %(limit)s) AS open
 GROUP BY status;
 
 -- name: count_open_tasks
 -- By version and position, of the oldest %(limit)s open runs; a version's plan knows the queue. Items of a map stand under it.
 SELECT r.version_id, CASE WHEN t.task < 10000 OR t.task >= 200000000 THEN t.task ELSE t.task / 10000 - 1 END, t.status::text, count(*)::int, extract(epoch FROM clock_timestamp() - min(t.changed_at))::float8
 FROM (
-  SELECT run_id, version_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention') ORDER BY run_id LIMIT %(limit)s) AS r
+  SELECT run_id, version_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention') ORDER BY run_id LIMIT %(limit)s) AS r
 JOIN task t ON t.run_id = r.run_id
 WHERE t.status IN ('queued', 'running')
 GROUP BY 1, 2, t.status;

@@ -57,7 +57,7 @@ WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;
 -- Open runs, newest first, those that began since %(since)s, and those named: what the stream of all changes compares.
 SELECT r.run_id, r.status::text, r.row_version, r.version_id, v.name
 FROM (
-  (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention') ORDER BY run_id DESC LIMIT %(limit)s)
+  (SELECT run_id FROM run WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention') ORDER BY run_id DESC LIMIT %(limit)s)
   UNION (SELECT run_id FROM run WHERE run_id > %(since)s ORDER BY run_id DESC LIMIT %(limit)s)
   UNION (SELECT unnest(%(run_ids)s::uuid[]))) AS looked_at
 JOIN run r ON r.run_id = looked_at.run_id

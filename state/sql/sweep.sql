@@ -22,7 +22,7 @@ INSERT INTO timer (run_id, task, token, kind, due_at)
 SELECT t.run_id, t.task, t.token, CASE t.status WHEN 'pending' THEN CASE WHEN t.rounds > 0 AND t.attempt = t.retries_from THEN 'repeat' ELSE 'backoff' END
        WHEN 'queued' THEN 'start' WHEN 'waiting' THEN 'wait' ELSE 'timeout' END, t.due_at
 FROM run r JOIN task t ON t.run_id = r.run_id AND t.due_at IS NOT NULL
-WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating') AND t.changed_at < now() - interval '1 second'
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating') AND t.changed_at < now() - interval '1 second'
   AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = t.run_id AND m.task = t.task AND NOT m.is_deadline)
 LIMIT $1 FOR NO KEY UPDATE OF t SKIP LOCKED
 ON CONFLICT (run_id, task, is_deadline) DO NOTHING
@@ -33,7 +33,7 @@ RETURNING run_id, task, due_at;
 INSERT INTO timer (run_id, task, token, kind, due_at, is_deadline)
 SELECT t.run_id, t.task, 0, 'deadline', t.deadline_at, true
 FROM run r JOIN task t ON t.run_id = r.run_id AND t.deadline_at IS NOT NULL
-WHERE r.status IN ('running', 'waiting', 'pausing', 'paused') AND t.changed_at < now() - interval '1 second'
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling') AND t.changed_at < now() - interval '1 second'
   AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = t.run_id AND m.task = t.task AND m.is_deadline)
 LIMIT $1 FOR NO KEY UPDATE OF t SKIP LOCKED
 ON CONFLICT (run_id, task, is_deadline) DO NOTHING
@@ -55,7 +55,7 @@ RETURNING run_id, task, due_at;
 INSERT INTO parked_task (run_id, task, token, namespace, error)
 SELECT t.run_id, t.task, t.token, r.namespace, t.error
 FROM run r JOIN task t ON t.run_id = r.run_id AND t.status = 'waiting' AND t.error IS NOT NULL
-WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating') AND t.changed_at < now() - interval '1 second'
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating') AND t.changed_at < now() - interval '1 second'
   AND NOT EXISTS (SELECT FROM parked_task p WHERE p.run_id = t.run_id AND p.task = t.task)
 LIMIT $1 FOR NO KEY UPDATE OF t SKIP LOCKED
 ON CONFLICT (run_id, task) DO NOTHING
@@ -67,7 +67,7 @@ INSERT INTO pool_waiter (run_id, task, token, namespace, pool, began_at, ranked_
 SELECT t.run_id, t.task, t.token, r.namespace, t.pool, t.changed_at, t.changed_at - make_interval(mins => r.priority), s.granted_at, s.granted_at
 FROM run r JOIN task t ON t.run_id = r.run_id AND t.status = 'waiting' AND t.pool IS NOT NULL
 LEFT JOIN pool_slot s ON s.run_id = t.run_id AND s.task = t.task AND s.token = t.token
-WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating') AND t.changed_at < now() - interval '1 second'
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating') AND t.changed_at < now() - interval '1 second'
   AND NOT EXISTS (SELECT FROM pool_waiter w WHERE w.run_id = t.run_id AND w.task = t.task)
 LIMIT $1 FOR NO KEY UPDATE OF t SKIP LOCKED
 ON CONFLICT (run_id, task) DO NOTHING
@@ -79,7 +79,7 @@ INSERT INTO pool_slot (run_id, task, token, namespace, pool)
 SELECT t.run_id, t.task, t.token, r.namespace, t.pool
 FROM run r JOIN task t ON t.run_id = r.run_id AND t.pool IS NOT NULL
 LEFT JOIN pool_waiter w ON w.run_id = t.run_id AND w.task = t.task AND w.token = t.token AND w.granted_at IS NOT NULL
-WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating') AND t.changed_at < now() - interval '1 second'
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating') AND t.changed_at < now() - interval '1 second'
   AND (t.status <> 'waiting' OR w.run_id IS NOT NULL)
   AND NOT EXISTS (SELECT FROM pool_slot s WHERE s.run_id = t.run_id AND s.task = t.task)
 LIMIT $1 FOR NO KEY UPDATE OF t SKIP LOCKED
@@ -114,7 +114,7 @@ FROM run r
 JOIN task t ON t.run_id = r.run_id AND t.status = 'running'
 JOIN watermark w ON w.name = 'sessions'
 LEFT JOIN worker_session s ON s.session_id = t.session_id
-WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating')
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating')
   AND (t.changed_at < w.at - make_interval(secs => $1) OR t.changed_at > now() + interval '10 s')
   AND NOT EXISTS (
     SELECT FROM held_task h JOIN worker_session l ON l.session_id = h.session_id AND l.ended_at IS NULL
@@ -128,7 +128,7 @@ SELECT t.run_id, t.task, t.token, CASE WHEN t.changed_at > now() THEN to_timesta
 FROM run r
 JOIN task t ON t.run_id = r.run_id AND t.status = 'queued'
 LEFT JOIN held_command c ON c.run_id = t.run_id AND c.task = t.task AND c.token = t.token
-WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating') AND (c.run_id IS NULL OR c.released_at < $1)
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating') AND (c.run_id IS NULL OR c.released_at < $1)
   AND (t.changed_at < $1 OR t.changed_at > now() + interval '10 s')
   AND NOT EXISTS (
     SELECT FROM held_task h JOIN worker_session l ON l.session_id = h.session_id AND l.ended_at IS NULL

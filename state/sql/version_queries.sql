@@ -5,7 +5,7 @@
 SELECT r.run_id
 FROM run r
 JOIN workflow_version v ON v.version_id = r.version_id
-WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention') AND v.namespace = %(namespace)s AND v.name = %(name)s
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention') AND v.namespace = %(namespace)s AND v.name = %(name)s
 ORDER BY r.run_id LIMIT %(limit)s;
 
 -- name: count_in_flight
@@ -14,6 +14,6 @@ ORDER BY r.run_id LIMIT %(limit)s;
 SELECT v.version, r.status::text, count(*)::int, min(r.run_id::text)::uuid, min(r.created_at)
 FROM run r
 JOIN workflow_version v ON v.version_id = r.version_id
-WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'needs_attention') AND v.namespace = %(namespace)s AND v.name = %(name)s
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention') AND v.namespace = %(namespace)s AND v.name = %(name)s
 GROUP BY v.version, r.status
 ORDER BY v.version DESC, r.status;

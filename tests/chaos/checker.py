@@ -153,7 +153,7 @@ def no_orphan_wait(facts: Facts) -> Found:
     wakers |= {r["parent_run_id"] for r in facts.dump.get("child_run", []) if r["status"] in ("asked", "started")}
     wakers |= {run_id for (run_id, _), task in facts.tasks.items() if task["status"] in ("queued", "running")}
     for run_id, run in facts.runs.items():
-        if run["status"] in ("running", "waiting", "compensating") and run_id not in wakers:
+        if run["status"] in ("running", "waiting", "cancelling", "compensating") and run_id not in wakers:
             yield "nothing will ever move this run", run_id
 
 
@@ -180,9 +180,13 @@ def _status(counts: Counter[str], control: int, undone: dict[int, str]) -> str:
             return "pausing" if {"queued", "running"} & set(undone.values()) else "paused"
         if control & 8:
             return "failed"
+        if control & 64 and not counts["failed"]:
+            return "cancelled"
         return next((status for status in ("failed", "cancelled") if counts[status]), "completed")
     if control & 35:
         return "pausing" if counts["queued"] + counts["running"] else "paused"
+    if control & 64:
+        return "cancelling"
     busy = counts["queued"] + counts["running"] + counts["pending"]
     return "waiting" if counts["waiting"] and not busy else "running"
 

@@ -202,3 +202,54 @@ def test_every_process_killed_at_once_resumes(stack: Stack, tmp_path: Path):
         stack.kill9(name)
     eventually(lambda: ended(stack) == RUNS, "all runs ended")
     check(stack, tmp_path)
+
+
+CLEANING: dict[str, Any] = {
+    "name": "cleaning",
+    "tasks": {
+        "first": {"run": "faults.quick"},
+        "work": {"run": "faults.slow", "needs": ["first"]},
+        "behind": {"run": "faults.quick", "needs": ["work"]},
+        "tidy": {
+            "run": "faults.slow",
+            "needs": ["behind"],
+            "join": "finally",
+            "with": {"n": "${{ input.n }}", "seconds": 1.0},
+        },
+        "last": {"run": "faults.quick", "needs": ["tidy"], "join": "finally", "with": {"n": "${{ input.n }}"}},
+    },
+}
+
+
+def test_a_cancelled_run_cleans_up_though_streams_and_a_worker_are_killed_meanwhile(stack: Stack, tmp_path: Path):
+    count = 10
+    with httpx.Client(base_url=stack.api_url, headers=stack.headers, timeout=10) as client:
+        assert client.post("/workflows", json=CLEANING).status_code == 201
+        ids = [
+            client.post("/workflows/cleaning/runs", json={"input": {"n": n, "seconds": 3.0}}).json()["run_id"]
+            for n in range(count)
+        ]
+        begun = "SELECT count(*) FROM task WHERE task = 0 AND status = 'completed'"
+        eventually(lambda: query(stack, begun) == [(count,)], "the first task of every run has completed")
+        for run_id in ids:
+            assert client.post(f"/runs/{run_id}/cancel", json={"reason": "enough"}).status_code == 202
+    stack.kill9("streams-1")
+    eventually(
+        lambda: query(stack, "SELECT count(*) > 0 FROM task WHERE task = 3 AND status = 'running'") == [(True,)],
+        "a clean-up runs",
+    )
+    stack.kill9("streams-1")
+    stack.kill9("worker-1")
+    over = "SELECT count(*) FROM run WHERE status = 'cancelled'"
+    eventually(lambda: query(stack, over) == [(count,)], "every run has cleaned up and was cancelled")
+    states = "SELECT task, status::text, count(*) FROM task GROUP BY 1, 2 ORDER BY 1"
+    assert query(stack, states) == [
+        (0, "completed", count), (1, "cancelled", count), (2, "cancelled", count), (3, "completed", count),
+        (4, "completed", count),
+    ]  # fmt: skip
+    assert query(stack, "SELECT count(*) FROM attempt WHERE outcome = 'completed'") == [(3 * count,)]
+    with sqlite3.connect(tmp_path / "ledger.db") as ledger:
+        (tidied,) = ledger.execute(
+            "SELECT count(DISTINCT effect_key) FROM effect WHERE effect_key LIKE '%/tidy'"
+        ).fetchone()
+    assert tidied == count

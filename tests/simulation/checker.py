@@ -250,10 +250,27 @@ class Checker:
                 states[run_id][task["status"]] += 1
         for (run_id,), run in tables["run"].items():
             total = len(self._scene.plan_of(run_id).tasks)
+            self._check_cancel(run_id, run)
             if (derived := derive(total, states[run_id], run["attention"], run["control"], undone[run_id])) != run[
                 "status"
             ]:
                 self.say(f"I9 run {_name((run_id,))} is {run['status']}, its tasks say {derived}")
+
+    def _check_cancel(self, run_id: bytes, run: Row) -> None:
+        """What was cancelled and goes on cleans up, and behind something that had begun."""
+        if not run["control"] & 64:
+            return
+        tasks, plan = self._scene.postgres.tables["task"], self._scene.plan_of(run_id)
+        for spec in plan.tasks:
+            task = tasks.get((run_id, spec.index), {"status": "pending", "token": 0})
+            if spec.join != "finally" and task["status"] not in ENDS:
+                self.say(f"I16 run {_name((run_id,))} was cancelled, and its task {spec.name} is {task['status']}")
+            upstream = list(spec.needs)
+            for need in upstream:  # grows while it is walked
+                upstream += [each for each in plan.tasks[need].needs if each not in upstream]
+            found = [tasks.get((run_id, need), {"token": 0})["token"] for need in upstream]
+            if spec.join == "finally" and task["status"] == "cancelled" and any(found):
+                self.say(f"I16 run {_name((run_id,))} was cancelled, and {spec.name} did not clean up")
 
     def _check_maps(self) -> None:
         """A map has counted the items that there are, each once, and its output has one place for each."""
@@ -421,9 +438,12 @@ def derive(total: int, states: Counter[str], attention: bool, control: int, undo
             if not control & 35:
                 return "compensating"
             return "pausing" if states["queued"] or states["running"] else "paused"
-        return "failed" if states["failed"] or control & 8 else "cancelled" if states["cancelled"] else "completed"
+        is_cancelled = states["cancelled"] or control & 64
+        return "failed" if states["failed"] or control & 8 else "cancelled" if is_cancelled else "completed"
     if control & 35:
         return "pausing" if states["queued"] or states["running"] else "paused"
+    if control & 64:
+        return "cancelling"
     is_busy = states["queued"] or states["running"] or states["pending"]
     return "waiting" if states["waiting"] and not is_busy else "running"
 

@@ -140,6 +140,16 @@ WORKFLOWS: Final[dict[str, dict[str, Any]]] = {
     "limited": {"limit": {"runs": 2}, "tasks": {"a": _step(), "b": _step("a")}},
     "replaced": {"limit": {"over": "replace_oldest"}, "tasks": {"a": _step(compensate=_UNDO), "b": _step("a")}},
     "dropped": {"limit": {"over": "drop"}, "tasks": {"a": _step(), "b": _step("a")}},
+    "leased": {
+        "tasks": {
+            "a": _step(),
+            "b": _step("a", compensate=_UNDO),
+            "tidy": _step("b", join="finally", retry=2),
+            "each": _item("a", join="finally", max_parallel=2, failures="finish"),
+            "c": _step("tidy"),
+            "last": _step("tidy", "c", join="finally", run="guarded", effect="reconcile", lookup="look"),
+        }
+    },
     "impatient": {"tasks": {"a": _step(timeout="1s"), "b": _step("a", timeout="1s")}},
 }  # fmt: skip
 

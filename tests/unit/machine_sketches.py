@@ -27,7 +27,7 @@ RETRIES: Final = [
     RetryPlan(3, "fixed", 0),
 ]
 EFFECTS: Final[list[Effect]] = ["idempotent", "idempotent", "manual", "reconcile"]
-JOINS: Final[list[Join]] = ["all", "all", "all", "all", "any", 2, "always", "on_failure"]
+JOINS: Final[list[Join]] = ["all", "all", "all", "all", "any", 2, "always", "on_failure", "finally", "finally"]
 # How a task that needs t<n> may depend on it; the third and the fifth cannot be evaluated when the output is null.
 CONDITIONS: Final = {
     name: [compile_condition(text) for text in ("true", "false", f"tasks.{name}.output.ok")] for name in NAMES

@@ -127,6 +127,20 @@ def test_compensate(harness: Harness) -> None:
     assert ended(harness, {"order": "A-8", "failures": 1}).status == "completed"
 
 
+@example("cleanup")
+def test_cleanup(harness: Harness) -> None:
+    run = harness.start({"order": "A-7", "failures": 9})
+    assert (run.tasks["call"], run.tasks["back"]) == ("pending", "pending")
+    run.cancel("no longer wanted")
+    harness.run_until_idle()
+    assert (run.status, run.tasks["call"]) == ("cancelled", "cancelled")
+    assert run.task("back").output == "a parcel for A-7 is back"
+    assert ended(harness, {"order": "A-8", "failures": 9}).tasks == {
+        "reserve": "completed", "call": "failed", "back": "completed",
+    }  # fmt: skip
+    assert ended(harness, {"order": "A-9", "failures": 0}).status == "completed"
+
+
 @example("pool")
 def test_pool(harness: Harness) -> None:
     harness.set_pool("service", 0)

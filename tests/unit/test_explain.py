@@ -245,8 +245,8 @@ OF_STATUS = {
     TaskStatus.CANCELLED: {"TASK_CANCELLED"},
 }  # fmt: skip
 """What the nearest cause of a task may be, once what concerns the whole run is set aside."""
-OF_UNDONE = {Code.RUN_COMPENSATING, Code.COMPENSATION_LATER}
-"""Of runs that undo what they did, which have a walk of their own."""
+OF_UNDONE = {Code.RUN_COMPENSATING, Code.COMPENSATION_LATER, Code.RUN_CANCELLING}
+"""Of runs that undo what they did or clean up, which have walks of their own."""
 OF_PERMITS = {"PERMIT_AWAITED", "PERMIT_GRANTED", "PERMIT_MISSING"}
 WHOLE_RUN = {"NEEDS_ATTENTION", "REQUEST_NOT_APPLIED", "LOOKING_UP", "PAUSED", "TASK_PAUSED", *OF_PERMITS}
 STOPS = (None, Stop("cancelled", ago(4), "ana", "enough"), Stop("isolated", ago(4), "", "KeyError", ID))
@@ -345,6 +345,57 @@ def test_every_state_of_what_is_undone_has_causes():
         assert f"headrace cancel {RUN_ID}" not in acts
         assert f"headrace replay {ID}" not in acts or any(is_compensation(p) for p in of.ended)
     assert {"RUN_COMPENSATING", "COMPENSATION_LATER", "RUN_COMPENSATED", "RUN_COMPENSATION_FAILED"} <= seen
+
+
+TIDY = Plan(
+    "tidy",
+    [
+        TaskPlan(0, "a", run="t.a"),
+        TaskPlan(1, "one", run="t.one", needs=(0,), queue="mail", join="finally"),
+        TaskPlan(2, "two", run="t.two", needs=(1,), queue="mail", join="finally"),
+    ],
+)
+
+
+def every_cancelled() -> Iterator[Facts]:
+    """Runs that were cancelled, and clean up."""
+    now = [*queued(), *running(), task(TaskStatus.PENDING, due_at=FUTURE, timer=Timer(FUTURE)), *ended()]
+    stops = (*STOPS, Stop("due", ago(4)))
+    for number, (one, status) in enumerate(itertools.product(now, RunStatus)):
+        one = one._replace(task=1, lookups=0)
+        over = {0, 1} if one.status in TERMINAL else {0}
+        pauses = PAUSES[:1] if status in (RunStatus.PAUSING, RunStatus.PAUSED) else ()
+        yield facts(None, status, plan=TIDY, tasks={1: one}, ended=frozenset(over), pauses=pauses,
+                    stop=stops[number % 4], is_cancelled=True)  # fmt: skip
+
+
+def test_every_state_of_what_cleans_up_has_causes():
+    seen: set[Code] = set()
+    for of in every_cancelled():
+        for index in (1, 2):
+            check(explain_task(of, index), of)
+        causes = explain_run(of)
+        check(causes, of)
+        seen |= {cause.code for cause in causes}
+        assert f"headrace cancel {RUN_ID}" not in [act.cli for cause in causes for act in cause.acts]
+    assert {"RUN_CANCELLING", "RUN_CANCELLED", "RUN_FAILED"} <= seen
+
+
+@pytest.mark.parametrize(
+    ("stop", "why"),
+    [
+        (Stop("cancelled", ago(4), "ana", "enough"), "The run was cancelled by ana: enough"),
+        (Stop("due", ago(4)), "The run had not ended by its deadline"),
+    ],
+)
+def test_a_run_that_cleans_up_says_why_and_how_far_it_has_come(stop: Stop, why: str):
+    tasks = {1: task(TaskStatus.RUNNING, task=1, owner=LIVE, lister=LIVE)}
+    of = facts(None, RunStatus.CANCELLING, plan=TIDY, tasks=tasks, ended=frozenset({0}), stop=stop, is_cancelled=True)
+    cause, *others = explain_run(of)
+    assert (cause.code, cause.text) == ("RUN_CANCELLING", f"{why}; it cleans up, and 0 of 2 clean-ups have ended.")
+    assert [act.cli for act in cause.acts] == [f"headrace terminate {RUN_ID}"]
+    assert others[0].code == "RUNNING"
+    assert explain_task(of, 2)[0].text == "Task two waits for the end of one, not ended yet."
 
 
 def test_what_is_undone_is_told_with_why_and_what_is_left():

@@ -264,6 +264,11 @@ FAULTS = [
     (tasks("a: { run: r }", "b: { run: r, needs: a, join: 0 }"), "tasks.b.join", 4, "or how many of its needs"),
     (tasks("a: { run: r }", "b: { run: r, needs: a, join: true }"), "tasks.b.join", 4, "must be all, any, always"),
     (tasks("a: { run: r }", "b: { run: r, needs: a, join: [any] }"), "tasks.b.join", 4, "must be all, any, always"),
+    (tasks("a: { run: r, join: finally }"), "tasks.a.join", 3, "there is nothing to join: a has no needs"),
+    (tasks("a: { run: r }", "b: { run: r, needs: a, join: finally, approval: {} }"), "tasks.b", 4, "no `approval`"),
+    (tasks("a: { run: r }", "b: { wait: { for: 3s }, needs: a, join: finally }"), "tasks.b", 4, "no `wait`"),
+    (tasks("a: { run: r }", "b: { signal: s, needs: a, join: finally }"), "tasks.b", 4, "no `signal`"),
+    (tasks("a: { run: r }", "b: { run: r, needs: a, join: finally, compensate: u }"), "tasks.b", 4, "undoes that"),
     (tasks("a: { run: r }", "b:", "  run: r", "  needs: [a]", "  join: 2"), "tasks.b.join", 7, "b has 1 needs"),
     (tasks("a: { run: r, join: any }"), "tasks.a.join", 3, "nothing to join: a has no needs"),
     (tasks("a: { run: r, jion: any }"), "tasks.a.jion", 3, "did you mean join?"),
@@ -963,8 +968,8 @@ def test_the_examples_of_the_reference_page_run(tmp_path: Path) -> None:
     fences = re.findall(r"```(\w+)\n(.*?)```", DOCS.read_text(), re.DOTALL)
     workflows = [parse(text) for kind, text in fences if kind == "yaml"]
     names = [
-        "orders", "refunds", "documents", "long-job", "closing", "trip", "follow-up", "invoices", "orders-paid",
-        "order",
+        "orders", "refunds", "nightly", "documents", "long-job", "closing", "trip", "follow-up", "invoices",
+        "orders-paid", "order",
     ]  # fmt: skip
     assert [workflow.name for workflow in workflows] == names
     assert list(workflows[0].tasks) == ["validate", "charge", "release", "ship"]

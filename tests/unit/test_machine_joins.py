@@ -44,7 +44,7 @@ COMBINATIONS = [
     *(ends for width in (1, 2, 3) for ends in product(ENDS, repeat=width)),
     *product(PLAIN, repeat=4),
 ]
-JOINS: list[Join] = ["all", "any", 1, 2, 3, 4, "always", "on_failure"]
+JOINS: list[Join] = ["all", "any", 1, 2, 3, 4, "always", "on_failure", "finally"]
 
 
 def decision(join: Join, ends: Sequence[str], width: int) -> str:
@@ -54,7 +54,7 @@ def decision(join: Join, ends: Sequence[str], width: int) -> str:
     match join:
         case "all":
             runs, stops = completed == width, failed or is_over
-        case "always":
+        case "always" | "finally":
             runs, stops = is_over, False
         case "on_failure":
             runs, stops = is_over and failed, is_over
@@ -155,7 +155,7 @@ def _repair(trial: Trial, end: str, name: str) -> None:
             assert trial.succeed(name)
 
 
-@pytest.mark.parametrize("join", JOINS[:2] + JOINS[6:])
+@pytest.mark.parametrize("join", JOINS[:2] + JOINS[6:8])
 def test_a_cancel_ends_a_join_that_is_undecided_whatever_it_is(join: Join):
     for ends in (ends for ends in COMBINATIONS if len(ends) < 3):
         specs = [spec for end, name in zip(ends, NAMES, strict=False) for spec in _parent(end, name)]

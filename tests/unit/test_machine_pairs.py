@@ -122,6 +122,18 @@ def _cancelled() -> Trial:
     return trial
 
 
+def _late(*events: Callable[[Trial], bool]) -> Trial:
+    """A clean-up that failed once, then its run was cancelled, then this happened to it."""
+    trial = _backoff(join="finally")
+    assert trial.cancel()
+    assert all(event(trial) for event in events)
+    return trial
+
+
+def _due(trial: Trial) -> bool:
+    return trial.wait_for("subject")
+
+
 def _claimed(effect: str) -> Trial:
     trial = _queued(effect=effect)
     assert trial.claim("subject")
@@ -200,6 +212,11 @@ STATES: dict[str, Callable[[], Trial]] = {
     "no_instant": lambda: _reached(run=None, wait=WaitPlan(value=compile_value("${{ input.n }}"))),  # and cannot
     "in_line": _in_line,  # for a slot of its pool
     "in_pool": _in_pool,  # handed out with it
+    "cleaning": lambda: _queued(join="finally"),
+    "late_backoff": _late,  # which goes on behind a cancel
+    "late_queued": lambda: _late(_due),
+    "late_running": lambda: _late(_due, lambda trial: trial.start("subject")),
+    "late_failed": lambda: _late(_due, lambda trial: trial.fail("subject", HOPELESS)),
 }
 STANDS: dict[str, tuple[str, int, int]] = {  # status, attempt, token
     "untouched": ("pending", 0, 0),
@@ -231,9 +248,14 @@ STANDS: dict[str, tuple[str, int, int]] = {  # status, attempt, token
     "no_instant": ("failed", 0, 1),
     "in_line": ("waiting", 1, 2),
     "in_pool": ("queued", 1, 2),
+    "cleaning": ("queued", 1, 2),
+    "late_backoff": ("pending", 1, 1),
+    "late_queued": ("queued", 1, 2),
+    "late_running": ("running", 2, 2),
+    "late_failed": ("failed", 2, 2),
 }
 LOOKUPS = {"looked_up": 1, "looking": 1, "look_again": 2}
-HOLDERS: dict[str, str] = dict.fromkeys(("running", "manual", "reconcile", "looking"), SESSION)
+HOLDERS: dict[str, str] = dict.fromkeys(("running", "manual", "reconcile", "looking", "late_running"), SESSION)
 
 
 # == events ==========================================================================================================
@@ -296,6 +318,8 @@ EVENTS = [*OF_A_TASK, *OF_A_RUN]
 CLAIMS = ("claimed", "claimed_twice")
 SIGNALS = ("signalled", "other_signal")
 ENDED = ("completed", "failed", "rejected", "skipped", "no_instant", "unaskable")
+SPARED = (*ENDED, "cleaning")
+"""What a cancel moves the run of, and leaves as it is."""
 
 # What the subject is afterwards. `.` stale: nothing changes; `=` the run changes, the subject does not; `?` no task
 # changes, and the claim is answered.
@@ -549,6 +573,55 @@ other_signal     =          =
 cancelled        cancelled  cancelled
 isolated         =          =
 released         .          .
+"""
+
+OF_CLEAN_UPS = """
+                 cleaning   late_backoff  late_queued  late_running  late_failed
+started          running    .             running      .             .
+claimed          running    .             running      ?             .
+claimed_twice    running    .             running      ?             .
+succeeded        completed  .             completed    completed     .
+happened         completed  .             completed    completed     .
+not_happened     completed  .             completed    completed     .
+cannot_tell      completed  .             completed    completed     .
+failed           pending    .             pending      pending       .
+failed_for_good  failed     .             failed       failed        .
+failed_doubtful  pending    .             pending      pending       .
+out_of_time      pending    .             pending      pending       .
+returned         queued     .             queued       queued        .
+returned_begun   queued     .             queued       queued        .
+lost             queued     .             queued       queued        .
+lost_begun       queued     .             queued       queued        .
+lost_unbegun     queued     .             queued       queued        .
+backoff_due      .          queued        .            .             .
+backoff_early    .          .             .            .             .
+timeout_due      .          .             .            pending       .
+timeout_early    .          .             .            .             .
+wait_due         .          .             .            .             .
+wait_early       .          .             .            .             .
+repeat_due       .          queued        .            .             .
+start_due        .          .             .            .             .
+deadline_due     .          .             .            .             .
+other_timer      .          .             .            .             .
+admitted         .          .             .            .             .
+approved         .          .             .            .             .
+rejected         .          .             .            .             .
+expired          .          .             .            .             .
+replayed         .          .             .            .             queued
+replayed_edited  .          .             .            .             queued
+it_happened      .          .             .            .             .
+it_did_not       .          .             .            .             .
+it_shall_fail    .          .             .            .             .
+offered          .          .             .            .             .
+child_started    .          .             .            .             .
+child_refused    .          .             .            .             .
+child_completed  .          .             .            .             .
+child_failed     .          .             .            .             .
+signalled        =          =             =            =             .
+other_signal     =          =             =            =             .
+cancelled        =          .             .            .             .
+isolated         =          =             =            =             .
+released         .          .             .            .             .
 """
 
 AGAIN = Dispatch(SUBJECT, 2, 3, INPUT)
@@ -866,6 +939,10 @@ ASKED_FOR: dict[tuple[str, str], Told] = {
         0, 2, None, {"after": "skipped"}, [BuryTask(SUBJECT, 2, 0, no_instant("dict"))],
     ),
     ("no_instant", "cancelled"): (0, 1, None, {"beside": "cancelled"}, [*STOP_OTHERS, Finish(RunStatus.FAILED)]),
+    # -- it cleans up, and a cancel leaves it
+    ("cleaning", "cancelled"): (1, 2, None, ALL_CANCELLED, STOP_OTHERS),
+    ("late_failed", "replayed"): (2, 3, None, {}, [THIRD]),
+    ("late_failed", "replayed_edited"): (2, 3, None, {}, [Dispatch(SUBJECT, 3, 3, EDITED)]),
 }  # fmt: skip
 
 # What is asked for where another row says it already: the same hand-out in the same state, but for its policy.
@@ -886,6 +963,16 @@ for state in ("manual", "reconcile"):  # what ends plainly ends as under no poli
 for event in LOOKUP_ENDS:  # a lookup that was seen to start has a timer besides
     attempt, token, due_at, others, actions = ASKED_FOR["looked_up", event]
     ASKED_FOR["looking", event] = (attempt, token, due_at, others, [CLEAR, *actions])
+for (state, event), (attempt, token, due_at, others, actions) in list(ASKED_FOR.items()):
+    if event == "cancelled" or state not in ("backoff", "queued", "running"):
+        continue
+    if state == "queued":
+        ASKED_FOR["cleaning", event] = ASKED_FOR[state, event]
+    # Behind a cancel there is nothing that it could hand on to, and its end is that of the run.
+    end = {"completed": [Finish(RunStatus.CANCELLED)], "failed": [Finish(RunStatus.FAILED)]}
+    told = [action for action in actions if action != ONWARD]
+    has_ended = "completed" if ONWARD in actions else "failed" if "after" in others else ""
+    ASKED_FOR[f"late_{state}", event] = (attempt, token, due_at, {}, [*told, *end.get(has_ended, [])])
 
 
 def _cells(table: str) -> dict[tuple[str, str], str]:
@@ -904,12 +991,12 @@ for state in STATES:  # kept, whatever the subject is, until somebody waits for 
             dict[str, str](),
             list[Action]([KeepSignal("signal-1")]),
         )
-        if state != "cancelled" and (state, event) not in ASKED_FOR:
+        if state not in ("cancelled", "late_failed") and (state, event) not in ASKED_FOR:
             ASKED_FOR[state, event] = kept
 
 CELLS = {
     pair: cell
-    for table in (TABLE, UNDER_A_POLICY, OF_PEOPLE, UNDER_A_POOL, OF_CHILDREN)
+    for table in (TABLE, UNDER_A_POLICY, OF_PEOPLE, UNDER_A_POOL, OF_CHILDREN, OF_CLEAN_UPS)
     for pair, cell in _cells(table).items()
 }
 MOVES = [pair for pair, cell in CELLS.items() if cell not in ".=?"]
@@ -951,7 +1038,7 @@ def test_the_table_covers_every_pair():
     assert {trial().state("subject").status for trial in STATES.values()} == set(TaskStatus)
     assert CELLS.keys() == {(state, event) for state in STATES for event in EVENTS}
     moves_only_the_run = {pair for pair, cell in CELLS.items() if cell == "=" and pair[1] in SIGNALS}
-    assert set(ASKED_FOR) == {*MOVES, *moves_only_the_run, *((s, "cancelled") for s in ENDED)}
+    assert set(ASKED_FOR) == {*MOVES, *moves_only_the_run, *((s, "cancelled") for s in SPARED)}
 
 
 @pytest.mark.parametrize(("state", "event"), list(ASKED_FOR))
@@ -1034,7 +1121,7 @@ def test_an_isolated_run_takes_nothing_but_a_cancel_and_its_release(state: str, 
     assert not trial.tell(current(trial, event))
 
 
-@pytest.mark.parametrize("state", [state for state in STATES if CELLS[state, "isolated"] == "="])
+@pytest.mark.parametrize("state", [state for state in STATES if CELLS[state, "cancelled"] != "."])
 def test_an_isolated_run_is_cancelled_like_any_other(state: str):
     trial, plain = STATES[state](), STATES[state]()
     assert trial.isolate()

@@ -57,8 +57,10 @@ from headrace.machine.place import (
 )
 from headrace.machine.plan import LimitPlan, Plan
 from headrace.machine.reason import NOTHING_FAILED, UPSTREAM_FAILED
+from headrace.machine.run_state import UNTOUCHED
 from headrace.machine.status import (
     AWAITS_PERMIT,
+    CANCELLING,
     PAUSED,
     RUN_TERMINAL,
     TASKS_PAUSED,
@@ -108,6 +110,8 @@ CHILD_OUTCOMES = [
     "compensation_failed",
 ]  # fmt: skip
 which = st.integers(0, 2**16)
+ENDS_ANYHOW = ("always", "on_failure", "finally")
+HELD_UP = (RunStatus.PAUSING, RunStatus.PAUSED, RunStatus.NEEDS_ATTENTION, RunStatus.COMPENSATING)
 OF_A_RUN = (Reran, Migrated, Cancelled, Terminated, Isolated, Released, Paused, Resumed, Signalled, Prioritised)
 
 
@@ -121,7 +125,7 @@ def may_run(plan: Plan, run: RunState, index: int) -> bool | None:
     are_over = all(need.status in TERMINAL for need in needs)
     if join == "all":
         return True if completed == len(needs) else False if failed or are_over else None
-    if join == "always":
+    if join in ("always", "finally"):
         return True if are_over else None
     if join == "on_failure":
         return bool(failed) if are_over else None
@@ -492,10 +496,13 @@ class Runs(RuleBasedStateMachine):
         self.store.write(plan, self.run, transition)
         if not was_undoing and transition.compensations is not None:
             self._check_undone(transition)
+        stood = dict(self.run.tasks)
         self.run.apply(transition)
         for index, state in transition.tasks.items():
             assert not was_undoing or is_compensation(index), "what is undone goes on"
             self._check_step(event, index, before[index], state, transition)
+            if isinstance(event, Cancelled | Terminated) and self.plan.tasks[task_of(index)].cleans_up:
+                self._check_spared(event, index, stood, state)
             if state.status in (TaskStatus.COMPLETED, TaskStatus.SKIPPED):  # its input is rendered anew, should it run
                 self.store.edited.pop(index, None)
         is_told = any(isinstance(action, Finish) for action in transition.actions)
@@ -585,8 +592,26 @@ class Runs(RuleBasedStateMachine):
             has_ended = transition.tasks[task_of(event.task)].status in TERMINAL
             assert has_ended or after.is_untouched, "what came back went on before its need had ended"
 
+    def _check_spared(
+        self, event: Cancelled | Terminated, index: int, stood: dict[int, TaskState], after: TaskState
+    ) -> None:
+        """A cancel touches a clean-up only to let it begin, or to end it where there is nothing to clean up."""
+        if isinstance(event, Terminated) or is_compensation(index):
+            return
+        assert stood.get(index, UNTOUCHED).is_untouched or stood[index].withheld, "what cleans up was touched"
+        upstream = [task_of(index)]
+        for at in upstream:  # grows while it is walked
+            upstream += [need for need in self.plan.tasks[at].needs if need not in upstream]
+        was = [stood.get(at, UNTOUCHED) for at in upstream]
+        has_begun = any(state.token or state.status is TaskStatus.COMPLETED for state in was)
+        assert (after.status is TaskStatus.CANCELLED) is not has_begun
+
     def _check_run(self, plan: Plan) -> None:
         run = self.run
+        if run.control & CANCELLING:
+            left = [spec for spec in plan.tasks if run.task(spec.index).status not in TERMINAL]
+            assert all(spec.cleans_up for spec in left), "a cancel left something that does not clean up"
+            assert run.status in {*RUN_TERMINAL, *HELD_UP, RunStatus.CANCELLING}
         assert essence(self._reload()) == essence(run)
         self._check_status(plan)
         for index in {*range(len(plan.tasks)), *run.tasks}:
@@ -726,7 +751,7 @@ class Runs(RuleBasedStateMachine):
         if not state.is_untouched and state.status not in (TaskStatus.SKIPPED, TaskStatus.CANCELLED):
             # What has begun stays, also when a replay took back what it began because of.
             is_given = state.status is TaskStatus.COMPLETED and index in self.supplied  # whatever its needs are
-            is_left = self.has_replayed and plan.tasks[index].join in ("always", "on_failure")
+            is_left = self.has_replayed and plan.tasks[index].join in ENDS_ANYHOW
             assert may_it or is_given or is_left
 
 

@@ -15,7 +15,7 @@ MODELS: Final[dict[str, Model]] = {}
 """Name -> model."""
 
 
-OPEN_RUN: Final = ("running", "waiting", "pausing", "paused", "compensating")
+OPEN_RUN: Final = ("running", "waiting", "pausing", "paused", "cancelling", "compensating")
 
 
 RUN_ENDS: Final = ("completed", "failed", "cancelled", "terminated", "compensated", "compensation_failed")

@@ -148,7 +148,7 @@ function Load({ queue }: { queue: Schemas["QueueLoad"] }) {
 }
 
 // == the last hour ====================================================================================================
-const STACK = ["completed", "failed", "cancelled", "terminated", "compensated", "compensation_failed", "needs_attention", "paused", "pausing", "waiting", "compensating", "running"];
+const STACK = ["completed", "failed", "cancelled", "terminated", "compensated", "compensation_failed", "needs_attention", "paused", "pausing", "waiting", "cancelling", "compensating", "running"];
 const MINUTES = 60;
 
 function Legend() {

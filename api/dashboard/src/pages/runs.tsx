@@ -24,6 +24,7 @@ const PRESETS: { word: string; status: string }[] = [
   { word: "Paused", status: "paused" },
   { word: "Failed", status: "failed" },
   { word: "Completed", status: "completed" },
+  { word: "Cancelling", status: "cancelling" },
   { word: "Cancelled", status: "cancelled" },
   { word: "Terminated", status: "terminated" },
   { word: "Compensating", status: "compensating" },

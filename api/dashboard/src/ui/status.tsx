@@ -22,6 +22,7 @@ const LOOKS: Record<string, Look> = {
   pausing: { icon: "pause", word: "pausing", tone: "warn" },
   paused: { icon: "pause", word: "paused", tone: "warn" },
   terminated: { icon: "stop", word: "terminated", tone: "idle" },
+  cancelling: { icon: "stop", word: "cancelling", tone: "busy" },
   compensating: { icon: "replay", word: "compensating", tone: "busy" },
   compensated: { icon: "replay", word: "compensated", tone: "warn" },
   compensation_failed: { icon: "cross", word: "compensation failed", tone: "bad" },
