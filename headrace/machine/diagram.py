@@ -616,7 +616,12 @@ def _clean_up(names: Sequence[str], story: tuple[str, ...]) -> RunState:
     )
     run = RunState(b"cleaned_up", plan, b"{}", control=PAUSED)
     run.apply(begin(plan, run, 0))
-    of_the_run = {"cancel": Cancelled(), "terminate": Terminated(), "pause": Paused(), "resume": Resumed()}
+    of_the_run: dict[str, MachineEvent] = {
+        "cancel": Cancelled(),
+        "terminate": Terminated(),
+        "pause": Paused(),
+        "resume": Resumed(),
+    }
     for step in story:
         name, _, fails = step.partition(" ")
         index = names.index(name) if name in names else names.index("clean")

@@ -501,8 +501,8 @@ class Runs(RuleBasedStateMachine):
         for index, state in transition.tasks.items():
             assert not was_undoing or is_compensation(index), "what is undone goes on"
             self._check_step(event, index, before[index], state, transition)
-            if isinstance(event, Cancelled | Terminated) and self.plan.tasks[task_of(index)].cleans_up:
-                self._check_spared(event, index, stood, state)
+            if isinstance(event, Cancelled) and self.plan.tasks[task_of(index)].cleans_up:
+                self._check_spared(index, stood, state)
             if state.status in (TaskStatus.COMPLETED, TaskStatus.SKIPPED):  # its input is rendered anew, should it run
                 self.store.edited.pop(index, None)
         is_told = any(isinstance(action, Finish) for action in transition.actions)
@@ -592,11 +592,9 @@ class Runs(RuleBasedStateMachine):
             has_ended = transition.tasks[task_of(event.task)].status in TERMINAL
             assert has_ended or after.is_untouched, "what came back went on before its need had ended"
 
-    def _check_spared(
-        self, event: Cancelled | Terminated, index: int, stood: dict[int, TaskState], after: TaskState
-    ) -> None:
+    def _check_spared(self, index: int, stood: dict[int, TaskState], after: TaskState) -> None:
         """A cancel touches a clean-up only to let it begin, or to end it where there is nothing to clean up."""
-        if isinstance(event, Terminated) or is_compensation(index):
+        if is_compensation(index):
             return
         assert stood.get(index, UNTOUCHED).is_untouched or stood[index].withheld, "what cleans up was touched"
         upstream = [task_of(index)]
