@@ -617,6 +617,7 @@ child_started    .          .             .            .             .
 child_refused    .          .             .            .             .
 child_completed  .          .             .            .             .
 child_failed     .          .             .            .             .
+child_cancelled  .          .             .            .             .
 signalled        =          =             =            =             .
 other_signal     =          =             =            =             .
 cancelled        =          .             .            .             .
