@@ -59,7 +59,7 @@ async def test_of_a_cancelled_run_its_clean_ups_are_replayed_and_skipped_and_not
     run_id = await _cancelled(api, engine)
     engine.fail(run_id, "release")
     assert (await api.read(f"/runs/{run_id}"))["status"] == "failed"
-    (letter,) = (await api.read("/dead-letters", run=run_id))["items"]
+    (letter,) = (await api.read("/dead-letters", filter=f"run:{run_id}"))["items"]
     assert (await api.post(f"/tasks/{run_id}.work/skip")).status_code == 409
     response = await api.post(f"/dead-letters/{letter['dead_letter_id']}/replay")
     assert response.status_code in (200, 202), response.text
@@ -82,7 +82,7 @@ tasks:
     engine.fail(run_id, "bad")
     assert (await api.post(f"/runs/{run_id}/cancel")).status_code == 202
     assert engine.apply_requests() == ["cancelled"]
-    (letter,) = (await api.read("/dead-letters", run=run_id))["items"]
+    (letter,) = (await api.read("/dead-letters", filter=f"run:{run_id}"))["items"]
     refused = await api.post(f"/dead-letters/{letter['dead_letter_id']}/replay")
     assert (refused.status_code, "was cancelled" in refused.json()["detail"]) == (409, True)
 
