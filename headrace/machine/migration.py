@@ -12,13 +12,13 @@ from typing import NamedTuple
 from headrace.machine.actions import RefuseMove, Transition
 from headrace.machine.close import close_decision
 from headrace.machine.deadline import drop_run_deadline
-from headrace.machine.draft import skip
+from headrace.machine.draft import put, skip
 from headrace.machine.event import Migrated
 from headrace.machine.join import count_needs
 from headrace.machine.limit import move_permit
 from headrace.machine.place import task_of
 from headrace.machine.plan import Plan, TaskPlan
-from headrace.machine.run_state import UNTOUCHED, RunState
+from headrace.machine.run_state import UNTOUCHED, RunState, TaskState
 from headrace.machine.status import CANCELLING, COMPLETED, PAUSES, RUN_TERMINAL, TERMINAL, RunStatus
 from headrace.machine.turn import begin_all_withheld, ready
 from headrace.messages import Error
@@ -73,7 +73,14 @@ def why_not_moved(to: Plan, obstacles: Sequence[Obstacle]) -> str | None:
     return f"the run cannot be moved to version {to.version}: {what}{first.why}{more}"
 
 
+def _is_only_held(task: TaskState) -> bool:
+    """Nothing of it has begun: its turn came in a pause, and no hand-out, question or wait of it was ever made."""
+    return task.withheld == "turn" and not task.token
+
+
 def _why_not(run: RunState, new: Plan, index: int) -> str | None:
+    if _is_only_held(run.task(index)) and index < len(new.tasks) and index not in run.paused:
+        return None
     spec = run.plan.tasks[index]
     moved = new.index.get(spec.name)
     if moved is None:
@@ -125,13 +132,17 @@ def migrate(plan: Plan, run: RunState, event: Migrated, at: int) -> Transition |
         return close_decision(plan, run, draft, ended, at)
     draft.plan = new
     move_permit(new, run, draft)
-    undecided = [spec.index for spec in new.tasks if run.tasks.get(spec.index, UNTOUCHED).is_untouched]
+    for index, task in run.tasks.items():
+        if _is_only_held(task) and index not in run.paused:
+            put(run, draft, index, UNTOUCHED)
+    states = {spec.index: draft.tasks.get(spec.index) or run.task(spec.index) for spec in new.tasks}
+    undecided = [index for index, task in states.items() if task.is_untouched]
     answers = {index: count_needs(new, run, draft, index) for index in undecided}
     for index, answer in answers.items():
         if isinstance(answer, Error):
-            skip(run, draft, index, run.task(index), answer, ended)
+            skip(run, draft, index, states[index], answer, ended)
         elif answer is not None:
-            ready(new, run, draft, index, run.task(index), ended, at)
+            ready(new, run, draft, index, states[index], ended, at)
     begin_all_withheld(new, run, draft, ended, at)
     close_decision(new, run, draft, ended, at)
     if new.deadline is None:

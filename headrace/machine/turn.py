@@ -90,8 +90,9 @@ def begin_all_withheld(plan: Plan, run: RunState, draft: Transition, ended: list
     if draft.control & WITHHOLDS:
         return
     for index in sorted(run.tasks):
-        if run.tasks[index].withheld not in ("", "room") and not is_held(run, draft, index):
-            begin_withheld(plan, run, draft, index, run.tasks[index], ended, at)
+        task = draft.tasks.get(index) or run.tasks[index]  # a move has decided about some of them already
+        if task.withheld not in ("", "room") and not is_held(run, draft, index):
+            begin_withheld(plan, run, draft, index, task, ended, at)
 
 
 def begin_withheld(

@@ -222,6 +222,32 @@ def test_what_the_pause_withheld_begins_on_the_new_version():
     trial.restart()
 
 
+def test_what_had_its_turn_in_the_pause_has_not_begun_and_may_be_anything():
+    trial = Trial(task("a"), task("b", "a"), task("c", "b"))
+    assert trial.pause(MOVING)
+    assert trial.succeed("a")
+    assert trial.state("b").withheld == "turn"
+    other = plan_of(task("a"), task("x"), task("b", "x"), version_id=1)
+    assert find_obstacles(other, trial.run) == []
+    assert trial.tell(Migrated(other, resumes=MOVING))
+    assert trial.states == {"a": "completed", "x": "queued", "b": "pending"}
+    trial.restart()
+    assert trial.succeed("x")
+    assert trial.succeed("b")
+    assert trial.status is RunStatus.COMPLETED
+
+
+def test_what_had_its_turn_stays_withheld_while_somebody_else_pauses_the_run():
+    trial = Trial(task("a"), task("b", "a"))
+    assert trial.pause()
+    assert trial.succeed("a")
+    assert trial.migrate(task("a"), task("x", "a"))
+    assert (trial.state("x").withheld, trial.told) == ("turn", [])
+    trial.restart()
+    assert trial.resume()
+    assert trial.states == {"a": "completed", "x": "queued"}
+
+
 def test_a_run_that_cannot_be_moved_goes_on_as_it_was_and_says_why():
     trial = being_moved()
     assert trial.tell(Migrated(plan_of(task("other"), version_id=1), resumes=MOVING))
