@@ -22,6 +22,7 @@ from headrace.machine.limit import Line
 from headrace.machine.reason import DEPTH_MAX, LIMIT_REACHED, TOO_DEEP
 from headrace.messages import Error, Requested, encode
 from state.outbox import Record, emit
+from state.pauses import find_pauses
 from state.permits import Asked as Permitted
 from state.permits import asked as asked_of
 from state.permits import lock_lines
@@ -29,7 +30,7 @@ from state.plans import Plans
 from state.queries.rows import Connection
 from state.sql import load
 from state.starts import Start, admit, begin_run, why_rejected
-from state.store import Rows, Store, execute
+from state.store import BegunPaused, Rows, Store, execute
 from state.workflows import get_input_schema
 
 _log = structlog.get_logger(__name__)
@@ -86,6 +87,7 @@ class Starter:
             await cursor.execute(_RUN.text("read_clock"), ())
             at = (await cursor.fetchall())[0][0]
         rows, latest = Rows(self._store), dict[tuple[str, str, int | None], Plan]()
+        paused = await find_pauses(connection, {(one.namespace, one.workflow) for one in asked})
         settled: dict[UUID, Error | None] = {}
         starting: list[_Starting] = []
         for one in asked:
@@ -101,7 +103,8 @@ class Starter:
         lines = await lock_lines(connection, [one.permit for one in starting if one.permit is not None])
         for ready in starting:
             line = None if ready.permit is None else lines[ready.permit[0]]
-            settled[ready.asked.run_id] = self._begin(ready, line, rows, at)
+            pause = paused.get((ready.asked.namespace, ready.asked.workflow))
+            settled[ready.asked.run_id] = self._begin(ready, line, rows, at, pause)
         await self._settle(connection, settled)
         await execute(connection, rows.calls())
         await self._tell(connection, [one for one in asked if one.run_id in settled], settled)
@@ -134,9 +137,11 @@ class Starter:
         except PayloadError as error:
             return Error(error.reason, error.message, retryable=False)
 
-    def _begin(self, ready: "_Starting", line: Line | None, rows: Rows, at: int) -> Error | None:
+    def _begin(
+        self, ready: "_Starting", line: Line | None, rows: Rows, at: int, pause: BegunPaused | None
+    ) -> Error | None:
         """Add a run to the rows; or why there is none. A limit that rejects, or drops, fails the task: another run is
-        no child of it."""
+        no child of it. pause: of its workflow."""
         asked, permit = ready.asked, None
         if ready.permit is not None and line is not None:
             permit, verdict = admit(ready.start, ready.permit, line)
@@ -144,7 +149,7 @@ class Starter:
                 why = why_rejected(asked.workflow, ready.permit[0].key, verdict.holder)
                 return Error(LIMIT_REACHED, why, retryable=False)
         try:
-            begin_run(rows, ready.start, asked.namespace, at, permit=permit)
+            begin_run(rows, ready.start, asked.namespace, at, pause, permit=permit)
         except Exception as bug:  # concerns this child alone: nothing of it is in the rows yet
             _log.exception("a child could not be started", run_id=str(asked.run_id))
             return Error("INTERNAL", f"deciding its first step raised {bug!r}", retryable=False)

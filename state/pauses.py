@@ -135,6 +135,20 @@ def find_paused(
     return {workflow: BegunPaused(by, reason) for workflow, by, reason in cursor.fetchall()}
 
 
+async def find_pauses(
+    connection: Connection, workflows: Iterable[tuple[str, str]]
+) -> dict[tuple[str, str], BegunPaused]:
+    """The same, of namespaces and workflows."""
+    by_namespace: dict[str, list[str]] = {}
+    for namespace, workflow in sorted(set(workflows)):
+        by_namespace.setdefault(namespace, []).append(workflow)
+    found: dict[tuple[str, str], BegunPaused] = {}
+    for namespace, names in by_namespace.items():
+        cursor = await psycopg.AsyncRawCursor(connection).execute(SQL.text("find_paused"), (namespace, names))
+        found.update({(namespace, row[0]): BegunPaused(*row[1:]) for row in await cursor.fetchall()})
+    return found
+
+
 # == carried out by the sweep ==========================================================================================
 async def last_change(connection: Connection) -> datetime | None:
     """When somebody last paused or resumed a workflow; None while none is paused."""

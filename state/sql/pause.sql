@@ -24,7 +24,7 @@ WHERE w.namespace = %(namespace)s AND w.name = %(workflow)s;
 SELECT p.workflow, p.reason, p.paused_at, p.paused_by,
        (SELECT json_object_agg(s.status, s.runs)::text FROM (
           SELECT r.status, count(*)::int AS runs FROM run r JOIN workflow_version v ON v.version_id = r.version_id
-          WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'needs_attention') AND v.namespace = p.namespace AND v.name = p.workflow
+          WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'cancelling', 'needs_attention') AND v.namespace = p.namespace AND v.name = p.workflow
           GROUP BY r.status) AS s)
 FROM workflow_pause p
 WHERE p.namespace = %(namespace)s AND p.resumed_at IS NULL AND p.workflow > %(after)s ORDER BY p.workflow LIMIT %(limit)s;
@@ -50,7 +50,7 @@ SELECT r.run_id, p.reason, p.paused_by
 FROM run r
 JOIN workflow_version v ON v.version_id = r.version_id
 JOIN workflow_pause p ON p.namespace = v.namespace AND p.workflow = v.name AND p.resumed_at IS NULL
-WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'needs_attention') AND r.control & 2 = 0
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'cancelling', 'needs_attention') AND r.control & 2 = 0
   AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = r.run_id AND i.applied_at IS NULL AND i.kind IN ('paused', 'resumed'))
 ORDER BY r.run_id LIMIT $1;
 

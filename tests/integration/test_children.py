@@ -12,11 +12,13 @@ import pytest
 
 from headrace.errors import DefinitionError
 from headrace.graph import from_data
+from headrace.machine.status import WORKFLOW_PAUSED
 from headrace.messages import Due, Event, Requested
 from state.children import Starter
 from state.control import rerun
 from state.decisions import cancel_run
 from state.doctor import examine
+from state.pauses import pause_workflow
 from state.requests import request
 from state.starts import start_run
 from state.workflows import publish
@@ -342,6 +344,23 @@ async def test_b52_a_parent_whose_child_was_cancelled_is_cancelled_and_sound(fam
     await family.say_all()
     assert states(family, run_id) == ["completed", "completed", "queued"]
     assert await family.wrong() == []
+
+
+async def test_a_child_that_is_started_while_its_workflow_is_paused_begins_paused(family: Family):
+    run_id = await family.waits()
+    async with await psycopg.AsyncConnection.connect(family.dsn) as connection:
+        await pause_workflow(connection, family.store, "invoice", reason="to look", actor="ada")
+    assert await family.sweep() == 1
+    child = family.child(run_id)
+    assert family.query("SELECT status::text, control FROM run WHERE run_id = %s", child) == [
+        ("paused", WORKFLOW_PAUSED)
+    ]
+    assert family.query("SELECT status::text, token, withheld FROM task WHERE run_id = %s", child) == [
+        ("pending", 0, "turn")
+    ]
+    assert family.query("SELECT kind, actor FROM history WHERE run_id = %s ORDER BY row_version", child) == [
+        ("started", None), ("paused", "ada")
+    ]  # fmt: skip
 
 
 async def test_a_child_stays_on_the_version_it_began_with(family: Family):

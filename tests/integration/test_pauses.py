@@ -72,6 +72,27 @@ async def test_open_runs_of_a_paused_workflow_are_told_and_others_are_not(works:
     await works.check()
 
 
+async def test_a_run_that_undoes_what_it_did_is_paused_with_its_workflow(database: str) -> None:
+    once = {"attempts": 1}
+    tasks = {
+        "pay": {"run": "payments.charge", "compensate": "payments.refund"},
+        "ship": {"run": "shipping.ship", "needs": ["pay"], "retry": once},
+    }
+    async with open_desk(Works, database, {"name": "orders", "tasks": tasks}) as works:
+        run_id = await works.start()
+        await works.succeed(run_id)
+        await works.fail(run_id, 1)
+        assert await works.statuses(run_id) == ["compensating"]
+        await works.post(PAUSE)
+        assert (await works.read("/pauses"))["items"][0]["runs"] == {"compensating": 1}
+        assert await works.align() == 1
+        assert await works.statuses(run_id) == ["pausing"]
+        await works.check()
+        await works.post(RESUME)
+        assert await works.align() == 1
+        assert await works.statuses(run_id) == ["compensating"]
+
+
 async def test_a_run_that_is_started_while_its_workflow_is_paused_begins_paused(works: Works) -> None:
     await works.post(PAUSE, {"reason": "to look"})
     works.published("headrace.commands.default")
