@@ -62,7 +62,7 @@ def begin_again(
     plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int
 ) -> None:
     """An operator sends it out again: nothing asks its join or its condition, but its approval is not gone round."""
-    is_refused = _was_refused(run.task(index))
+    is_refused = plan.at(index).approval is not None and _was_refused(run.task(index))
     if draft.control & HOLDS and is_held(run, draft, index):
         return withhold(run, draft, index, task, "turn" if is_refused else "again")
     if plan.at(index).deadline is not None and not begin_deadline(plan, run, draft, index, task, ended, at):
@@ -110,5 +110,7 @@ def begin_withheld(
 
 
 def _was_refused(task: TaskState) -> bool:
-    """By its approval: it is asked again, also when bodies of it began before that question."""
-    return task.error is not None and task.error.code in ("REJECTED", "EXPIRED")
+    """By its approval, or it failed before that was given, since a rerun asks anew: it is asked again, also when bodies
+    of it began before. Of attempts that count none has begun since."""
+    is_rerun = task.attempt > 0 and task.attempt == task.retries_from and not task.withheld
+    return is_rerun or (task.error is not None and task.error.code in ("REJECTED", "EXPIRED"))

@@ -471,6 +471,8 @@ class Runs(RuleBasedStateMachine):
             assert self.store.questions.pop(event.task) == event.token
             if event.outcome == "approved":
                 self.store.approved.add(event.task)
+                if self.plan.at(event.task).effect != "idempotent" and self.run.task(event.task).attempt:
+                    self.store.in_doubt.add(event.task)  # its body began before this question
             elif event.outcome == "rejected":  # which some take for an answer
                 self.store.told_done.add(event.task)
         self.has_replayed |= isinstance(event, Replayed | Reran | Supplied)

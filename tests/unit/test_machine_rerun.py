@@ -426,7 +426,8 @@ def test_a_task_that_was_given_its_output_runs_in_a_rerun():
     assert msgspec.structs.asdict(trial.state("b"))["retries_from"] == 0
 
 
-# == on another version ================================================================================================
+# == on another version =========================================================================================
+
 OLD = (task("a"), task("b", "a", template="${{ tasks.a.output }}"), task("c", "b"))
 
 
@@ -518,3 +519,22 @@ def test_a_map_goes_on_with_its_items_on_another_version():
     trial.restart()
     assert trial.succeed("pages.1")
     assert trial.states["after"] == "queued"
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_task_that_failed_before_it_was_approved_anew_is_asked_about_by_a_replay(is_paused: bool):
+    """Its body ran once, by an earlier approval; nobody has agreed to this run of it."""
+    trial = Trial(task("a", asks=True, deadline=60 * SECOND), task("b"))
+    assert trial.decide("a", "approved")
+    assert trial.succeed("a")
+    assert trial.succeed("b")
+    assert trial.tell(Reran(trial.run.row_version, (0, 1)))
+    assert trial.pass_deadline("a")
+    if is_paused:
+        assert trial.pause()
+    assert trial.replay("a")
+    if is_paused:
+        trial.restart()
+        assert trial.resume()
+    assert trial.states["a"] == "waiting"
+    assert not any(isinstance(action, Dispatch) for action in trial.told)
