@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from itertools import count
+from math import ceil
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, TypeVar, assert_never
 
@@ -93,6 +94,7 @@ from headrace.machine.child import refuse_input
 from headrace.machine.cleanup import is_ended_by_cancel
 from headrace.machine.event import PRIORITY_MAX
 from headrace.machine.limit import Line, Verdict
+from headrace.machine.migration import find_obstacles
 from headrace.machine.place import RUN, compensation_of, is_compensation, is_item, items_of, task_of
 from headrace.machine.reason import DEPTH_MAX, LIMIT_REACHED, TOO_DEEP
 from headrace.machine.status import AWAITS_PERMIT, CANCELLING, PAUSED, RUN_TERMINAL, TASKS_PAUSED, TERMINAL
@@ -111,6 +113,7 @@ from headrace.messages import (
 )
 from headrace.object_store import OBJECT_BYTES_MAX, ObjectStore
 from headrace.question import Question
+from headrace.rate import Rate, parse_rate
 from headrace.registry import Registry
 from headrace.registry import default as default_registry
 from headrace.standing import Delegated, Person
@@ -248,6 +251,38 @@ class _Permit:
         return self.run.state.plan.name, self.key
 
 
+class _Pool:
+    """The limits of a pool: a token bucket for its rate, as in the engine."""
+
+    def __init__(self, slots: int | None, rate: Rate | None, at: int) -> None:
+        self.slots, self._rate, self._at = slots, rate, at
+        self._allowance: float = 0 if rate is None else rate.hand_outs
+
+    def change(self, slots: int | None, rate: Rate | None, at: int) -> None:
+        """A rate that changes keeps what it has."""
+        self._fill(at)
+        if rate is not None:
+            self._allowance = rate.hand_outs if self._rate is None else min(self._allowance, rate.hand_outs)
+        self.slots, self._rate = slots, rate
+
+    def allows_at(self) -> int:
+        """When it allows one more."""
+        if self._rate is None or self._allowance >= 1:
+            return self._at
+        return self._at + ceil((1 - self._allowance) * self._rate.seconds / self._rate.hand_outs * 1_000_000)
+
+    def pay(self, at: int) -> None:
+        """For one that is admitted."""
+        self._fill(at)
+        self._allowance = max(0.0, self._allowance - 1)
+
+    def _fill(self, at: int) -> None:
+        if self._rate is not None:
+            more = (at - self._at) / 1_000_000 * self._rate.hand_outs / self._rate.seconds
+            self._allowance = min(self._rate.hand_outs, self._allowance + more)
+        self._at = at
+
+
 class _VirtualAttempt(Attempt):
     """An attempt that begins by the clock of its harness."""
 
@@ -268,7 +303,7 @@ class Harness:
     workflow: published in any way: a `Workflow`, YAML or JSON text, or parsed data. Raises DefinitionError.
     bodies: a registry, or functions by the names that `run:` says; without them, those of `@headrace.task`. Raises
     ConfigurationError when the workflow names one that is not there.
-    pools: how many slots each pool has; one that is not named has as many as are asked for. Rates are not modelled.
+    pools: what limits each pool: slots, as a number, or a rate, as `10/s`; one that is not named has no limit.
     at: when the clock begins; raises ValueError for an instant without an offset.
     workflows: others, which tasks with `workflow` start. Each is there in one version, whichever is asked for.
     Use it in a `with` statement when bodies are async: they share an event loop, which ends with it.
@@ -283,12 +318,15 @@ class Harness:
         workflow: Workflow | str | bytes | Mapping[str, Any],
         bodies: Registry | Mapping[str, Callable[..., Any]] | None = None,
         *,
-        pools: Mapping[str, int] | None = None,
+        pools: Mapping[str, int | str] | None = None,
         at: datetime | str = BEGINNING,
         workflows: Sequence[Workflow | str | bytes | Mapping[str, Any]] = (),
     ) -> None:
         published = [_published(each) for each in (workflow, *workflows)]
-        self._engine = _Engine(published, _registered(bodies), _instant(at), dict(pools or {}))
+        self._engine = _Engine(published, _registered(bodies), _instant(at))
+        for name, limit in (pools or {}).items():
+            slots, rate = (None, limit) if isinstance(limit, str) else (limit, None)
+            self._engine.set_pool(name, slots, rate)
 
     def __enter__(self) -> "Harness":
         return self
@@ -326,8 +364,8 @@ class Harness:
         Neither is waited out, nor is a deadline: an approval expires, and the time-out of a signal or a child, or a
         deadline comes, when the clock is advanced to it or comes to it for another reason.
         """
-        while (timer := self._engine.next_timer(without_expiry=True)) is not None:
-            self._engine.advance_to(timer.due_at)
+        while (instant := self._engine.next_instant(without_expiry=True)) is not None:
+            self._engine.advance_to(instant)
 
     # -- runs ----------------------------------------------------------------------------------------------------------
     def start(self, input: Any = None, *, by: str = "", priority: int = 0) -> "HarnessRun":
@@ -342,10 +380,13 @@ class Harness:
             raise DefinitionError(faults)
         return HarnessRun(self._engine, self._engine.start(raw, by, _priority(priority)))
 
-    def set_pool(self, name: str, slots: int) -> None:
-        """Give a pool another number of slots. With fewer, what holds one goes on, and nothing is admitted until so
-        many are free."""
-        self._engine.pools[name] = slots
+    def set_pool(self, name: str, slots: int | None = None, rate: str | None = None) -> None:
+        """Give a pool other limits: so many slots, so many hand-outs in some time (`10/s`, `5/30s`), both, or none.
+
+        With fewer slots, what holds one goes on, and nothing is admitted until so many are free. A new rate begins with
+        all that it allows at once. Raises ValueError for what is no rate.
+        """
+        self._engine.set_pool(name, slots, rate)
         self._engine.settle()
 
     def post(self, name: str, key: str, data: Any = None, *, by: str = "") -> None:
@@ -539,6 +580,20 @@ class HarnessRun:
             raise ConflictError(f"the run is {self.status}, and not paused", run_id=self.run_id)
         self._act(Resumed(PAUSED, reason, by))
 
+    def migrate(self, workflow: Workflow | str | bytes | Mapping[str, Any], reason: str = "", *, by: str = "") -> None:
+        """Move it to another version of its workflow. Runs that are started later begin with the first one still.
+
+        Raises DefinitionError; ConfigurationError when a body is not there; ConflictError when it is not paused,
+        something of it runs, or what has begun is another thing in that version.
+        """
+        published = _published(workflow)
+        self._run.read_anew()
+        move = self._engine.compile_next(published, self._run)
+        if obstacles := find_obstacles(move, self._run.state):
+            told = "; ".join(why if task is None else f"task {task}: {why}" for task, why in obstacles)
+            raise ConflictError(f"the run cannot be moved: {told}", run_id=self.run_id)
+        self._act(Migrated(move, reason, by))
+
     def prioritise(self, priority: int, reason: str = "", *, by: str = "") -> None:
         """Change its place in the queues of pools. Raises ConflictError when it has ended."""
         if self.status in RUN_TERMINAL:
@@ -615,11 +670,11 @@ class HarnessRun:
 class _Engine:
     """The clock, what is due by it, and the commands that wait to be carried out."""
 
-    def __init__(self, workflows: Sequence[Workflow], registry: Registry, at: int, pools: dict[str, int]) -> None:
+    def __init__(self, workflows: Sequence[Workflow], registry: Registry, at: int) -> None:
         """workflows: the first is the one that is tested."""
         self.workflow: Final = workflows[0]
         self._workflows: Final = {workflow.name: (workflow, compile_plan(workflow)) for workflow in workflows}
-        self.pools: Final = pools
+        self._pools: Final[dict[str, _Pool]] = {}
         self._slots: dict[tuple[_Run, int], str] = {}
         """Who holds a slot -> of which pool."""
         self._waiters: list[_Waiter] = []
@@ -815,18 +870,39 @@ class _Engine:
 
     def _admit(self) -> bool:
         """Give one slot to who is next for it; whether there was one."""
-        held = list(self._slots.values())
-        free = [
-            one for one in self._waiters if one.pool not in self.pools or held.count(one.pool) < self.pools[one.pool]
-        ]
+        free = [one for one in self._waiters if self._has_slot(one.pool) and self._admitted_at(one.pool) <= self.at]
         if not free:
             return False
         waiter = min(free, key=lambda one: one.rank)
+        if waiter.pool in self._pools:
+            self._pools[waiter.pool].pay(self.at)
         self._waiters.remove(waiter)
         self._slots[waiter.run, waiter.task] = waiter.pool
         nonce = waiter.run.nonce(waiter.task, waiter.token)
         waiter.run.tell(Admitted(waiter.task, waiter.token, nonce))
         return True
+
+    def set_pool(self, name: str, slots: int | None, rate: str | None) -> None:
+        parsed = None if rate is None else parse_rate(rate)
+        if (known := self._pools.get(name)) is None:
+            self._pools[name] = _Pool(slots, parsed, self.at)
+        else:
+            known.change(slots, parsed, self.at)
+
+    def _has_slot(self, pool: str) -> bool:
+        slots = self._pools[pool].slots if pool in self._pools else None
+        return slots is None or sum(each == pool for each in self._slots.values()) < slots
+
+    def _admitted_at(self, pool: str) -> int:
+        """When its rate allows one more."""
+        return self._pools[pool].allows_at() if pool in self._pools else self.at
+
+    def compile_next(self, workflow: Workflow, run: "_Run") -> Plan:
+        """A version that comes after that of a run. Raises ConfigurationError."""
+        plan = run.state.plan
+        later = compile_plan(workflow, version=plan.version + 1, version_id=plan.version_id + 1)
+        _check_bodies(later, self._bodies)
+        return later
 
     def set_timer(self, run: "_Run", task: int, token: int, kind: str, due_at: int) -> None:
         self._timers.append(_Timer(due_at, next(self._order), run, task, token, kind))
@@ -835,11 +911,23 @@ class _Engine:
     def advance_to(self, until: int) -> None:
         if until < self.at:
             raise ValueError(f"the clock shows {format_instant(self.now)} already, and does not go back")
-        while (timer := self.next_timer()) is not None and timer.due_at <= until:
-            self._fire(timer)
+        while (instant := self.next_instant()) is not None and instant <= until:
+            timer = self._next_timer()
+            if timer is not None and timer.due_at == instant:
+                self._fire(timer)
+            else:  # a pool admits one more
+                self.at = instant
+                self.settle()
         self.at = until
 
-    def next_timer(self, *, without_expiry: bool = False) -> _Timer | None:
+    def next_instant(self, *, without_expiry: bool = False) -> int | None:
+        """When something happens next: a timer is due, or the rate of a pool allows one more."""
+        timer = self._next_timer(without_expiry=without_expiry)
+        instants = [] if timer is None else [timer.due_at]
+        instants += [self._admitted_at(one.pool) for one in self._waiters if self._has_slot(one.pool)]
+        return min(instants, default=None)
+
+    def _next_timer(self, *, without_expiry: bool = False) -> _Timer | None:
         self._timers = [timer for timer in self._timers if timer.run.waits_for(timer)]
         timers = self._timers
         if without_expiry:
@@ -989,6 +1077,12 @@ class _Run:
 
     def nonce(self, task: int, token: int) -> str:
         return make_nonce(_SECRET, self.state.key, task, token)
+
+    def read_anew(self) -> None:
+        """As the engine does before a move: also the outputs that no task of this version reads."""
+        for index, task in self.state.tasks.items():
+            if task.status is TaskStatus.COMPLETED and task.output is None and index in self.outputs:
+                self.state.tasks[index] = msgspec.structs.replace(task, output=self.outputs[index])
 
     def is_handed_out(self, action: Dispatch) -> bool:
         """Whether that hand-out is the current one: a command that was overtaken is dropped."""
