@@ -7,12 +7,11 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.machine.place import ITEMS_MAX, is_compensation, is_item
+from headrace.machine.place import ITEMS_MAX, compensation_of, is_compensation, is_item, task_of
 from headrace.messages import Lost, decode_event
 from headrace.messages import effect_key as name_effect
 from tests.simulation.kafka import Stored
 from tests.simulation.postgres import Row, Transaction
-from tests.simulation.workloads import SLOTS
 
 if TYPE_CHECKING:
     from tests.simulation.scene import Scene
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 ENDS: Final = frozenset({"completed", "failed", "skipped", "cancelled"})
 RUN_ENDS: Final = frozenset({"completed", "failed", "cancelled", "terminated", "compensated", "compensation_failed"})
 VIOLATIONS_MAX: Final = 20
+SLACK: Final = 1_000_000
+"""Microseconds between two looks of one transaction at something that others change."""
 
 
 class Checker:
@@ -27,6 +28,10 @@ class Checker:
         self._scene = scene
         self.violations: list[str] = []
         self._lost_said: set[tuple[bytes, int, int]] = set()
+        self._paused_since: dict[Any, int] = {}
+        """Workflows that are paused -> since when everybody sees it."""
+        self._granted: defaultdict[str, list[int]] = defaultdict(list)
+        """By pool: when slots were granted, since its rate is what it is."""
         scene.postgres.on_commit.append(self._see_commit)
         scene.kafka.on_record.append(self._see_record)
 
@@ -46,11 +51,18 @@ class Checker:
             before = tables[table].get(key)
             match table:
                 case "run":
-                    self._see_run(key, before, after)
+                    self._see_run(key, before, after, transaction)
                 case "task":
                     self._see_task(key, before, after, transaction)
                 case "pool_slot":
-                    self._see_slots(transaction)
+                    self._see_slot(key, after, transaction)
+                case "pool":
+                    self._see_pool(key, before, after)
+                case "workflow_pause":
+                    self._see_pause(key, after)
+                case "bulk_item":
+                    if before is not None and before["outcome"] is not None:
+                        self.say(f"I26 item {_name(key)} of a bulk had its turn twice")
                 case "run_permit":
                     self._see_permits(transaction)
                 case "worker_session":
@@ -61,18 +73,47 @@ class Checker:
                 case _:
                     pass
 
-    def _see_run(self, key: Any, before: Row | None, after: Row | None) -> None:
+    def _see_run(self, key: Any, before: Row | None, after: Row | None, transaction: Transaction) -> None:
+        if after is not None and before is None:
+            version = self._scene.versions[after["version_id"]]
+            since = self._paused_since.get((after["namespace"], version.name))
+            if since is not None and since <= transaction.now and not after["control"] & 2:
+                self.say(f"I25 run {_name(key)} began as if its workflow were not paused")
         if before is None or after is None:
             return
         if before["status"] in RUN_ENDS:
             self.say(f"I6 run {_name(key)} changed after its end: {before['status']} to {after['status']}")
+        kinds = self._told_of(key[0], transaction)
         if after["row_version"] <= before["row_version"]:
             self.say(f"I7 run {_name(key)} went back to version {after['row_version']}")
+        if after["version_id"] != before["version_id"] and "migrated" not in kinds:
+            self.say(f"I19 run {_name(key)} is on another version, and nobody has moved it")
+        due_at = before.get("deadline_at")
+        if after["control"] & ~before["control"] & 8 and (due_at is None or due_at > self._scene.postgres.clock()):
+            self.say(f"I10 run {_name(key)} ended by its deadline, which is at {due_at}")
+
+    def _told_of(self, run_id: bytes, transaction: Transaction) -> set[str]:
+        """What history a transaction writes of a run."""
+        told = [row for (table, of), row in transaction.writes.items() if table == "history" and of[0] == run_id]
+        return {row["kind"] for row in told if row is not None}
+
+    def _see_pause(self, key: Any, after: Row | None) -> None:
+        """A start that began before everybody saw the pause may have missed it, and is told by a sweep."""
+        self._paused_since.pop(key, None)
+        if after is not None and after["resumed_at"] is None:
+            self._paused_since[key] = self._scene.postgres.clock()
 
     def _see_task(self, key: Any, before: Row | None, after: Row | None, transaction: Transaction) -> None:
         self._see_hand_out(key, before, after, transaction)
+        if after is not None and after["status"] in ENDS and self._after(transaction, "pool_slot", key) is not None:
+            self.say(f"I15 task {_name(key)} has ended, and keeps its slot")
         if before is None or after is None:
             return
+        if after["status"] == "failed" and msgspec.json.decode(after["error"] or b"{}").get("code") == "DEADLINE":
+            due_at = before.get("deadline_at")
+            is_item_of_one = is_item(key[1])  # which fails when its map's time is over
+            if not is_item_of_one and (due_at is None or due_at > self._scene.postgres.clock()):
+                self.say(f"I10 task {_name(key)} failed by its deadline, which is at {due_at}")
         if after["token"] < before["token"]:
             self.say(f"I4 task {_name(key)}: token fell from {before['token']} to {after['token']}")
         if before["status"] in ENDS:
@@ -80,23 +121,64 @@ class Checker:
         if after["attempt"] < before["attempt"]:
             self.say(f"I12 task {_name(key)}: attempts fell from {before['attempt']} to {after['attempt']}")
 
+    def _after(self, transaction: Transaction, table: str, key: Any) -> Row | None:
+        """A row as it is once the transaction is seen."""
+        if (table, key) in transaction.writes:
+            return transaction.writes[table, key]
+        return self._scene.postgres.tables[table].get(key)
+
     def _see_hand_out(self, key: Any, before: Row | None, after: Row | None, transaction: Transaction) -> None:
-        """A run that is paused, and was not resumed in the same batch, hands nothing out."""
+        """A run that is paused, and was not resumed in the same batch, hands nothing out; and one that undoes what it
+        did undoes what came last first."""
+        if after is None or after["token"] <= (0 if before is None else before["token"]):
+            return
         run = transaction.writes.get(("run", key[:1])) or {}
-        is_new = after is not None and after["token"] > (0 if before is None else before["token"])
-        told = [row for (table, of), row in transaction.writes.items() if table == "history" and of[0] == key[0]]
-        kinds = {row["kind"] for row in told if row is not None}
-        if is_new and run.get("control", 0) & 163 and not kinds & {"resumed", "permitted"}:
+        kinds = self._told_of(key[0], transaction)
+        if run.get("control", 0) & 163 and not kinds & {"resumed", "permitted"}:
             before_it = self._scene.postgres.tables["run"].get(key[:1])
             if before_it is None or before_it["control"] & 163:
                 self.say(f"I25 task {_name(key)} was handed out, and its run is paused, or waits for its permit")
+        if is_compensation(key[1]):
+            self._see_undone(key, transaction)
 
-    def _see_slots(self, transaction: Transaction) -> None:
-        held = {key for key, row in self._scene.postgres.tables["pool_slot"].items() if row is not None}
-        written = {key: row for (table, key), row in transaction.writes.items() if table == "pool_slot"}
-        held = {key for key in held | written.keys() if written.get(key, {}) is not None}
-        if len(held) > SLOTS:
-            self.say(f"I15 {len(held)} slots of {SLOTS} are held")
+    def _see_undone(self, key: Any, transaction: Transaction) -> None:
+        plan = self._scene.plan_of(key[0])
+        behind = list(plan.tasks[task_of(key[1])].dependants)
+        for index in behind:  # grows while it is walked
+            behind += [after for after in plan.tasks[index].dependants if after not in behind]
+            other = self._after(transaction, "task", (key[0], compensation_of(index)))
+            if other is not None and other["status"] not in ENDS:
+                self.say(f"I21 {_name(key)} is undone before what came after it: {plan.tasks[index].name}")
+
+    def _see_slot(self, key: Any, after: Row | None, transaction: Transaction) -> None:
+        """What is granted keeps to the limits; what works and had lost its row has it again, also above them."""
+        tables = self._scene.postgres.tables
+        if after is None or ("pool_waiter", key) not in transaction.writes:
+            return
+        pool = tables["pool"]["default", after["pool"]]
+        keys = tables["pool_slot"].keys() | {of for table, of in transaction.writes if table == "pool_slot"}
+        rows = [self._after(transaction, "pool_slot", of) for of in keys]
+        held = sum(row is not None and row["pool"] == after["pool"] for row in rows)
+        if pool["slots_max"] is not None and held > pool["slots_max"]:
+            self.say(f"I15 {held} slots of {pool['slots_max']} of {after['pool']} are held")
+        if pool["rate_count"] is not None:
+            self._see_rate(pool, after["granted_at"])
+
+    def _see_rate(self, pool: Row, at: int) -> None:
+        granted, count, seconds = self._granted[pool["name"]], pool["rate_count"], pool["rate_seconds"]
+        granted.append(at)
+        granted.sort()
+        for first, since in enumerate(granted):
+            allowed = count + count / seconds * (granted[-1] - since) / 1e6
+            if len(granted) - first > allowed + 1e-3:
+                self.say(
+                    f"I15 {len(granted) - first} slots of {pool['name']} were granted, and its rate allows {allowed}"
+                )
+
+    def _see_pool(self, key: Any, before: Row | None, after: Row | None) -> None:
+        limits = [None if row is None else (row["rate_count"], row["rate_seconds"]) for row in (before, after)]
+        if limits[0] != limits[1]:
+            self._granted.pop(key[1], None)
 
     def _see_permits(self, transaction: Transaction) -> None:
         """As the row says, and as the runs themselves do."""
@@ -105,12 +187,12 @@ class Checker:
         runs = tables["run"] | {k: row for (of, k), row in transaction.writes.items() if of == "run"}
         held = Counter(row["line"] for row in permits.values() if row is not None and row["granted_at"] is not None)
         begun = Counter(
-            self._scene.plan_named(run["version_id"]).name
+            self._scene.versions[run["version_id"]].name
             for run in runs.values()
             if run is not None and run["status"] not in RUN_ENDS and not run["control"] & 128
         )
         for line, count in held.items():
-            limit = self._scene.plans[line[1]].limit
+            limit = next(plan.limit for plan in self._scene.versions.values() if plan.name == line[1])
             if limit is not None and count > limit.runs:
                 self.say(f"I31 {count} permits of {line[1]} are held, and it lets {limit.runs} runs go at once")
             if limit is not None and begun[line[1]] > limit.runs:
@@ -125,6 +207,8 @@ class Checker:
         tables = self._scene.postgres.tables
         return (
             not self._scene.client.busy
+            and not self._scene.client.operator.busy
+            and all(row["finished_at"] is not None for row in tables["bulk"].values())
             and all(run["status"] in RUN_ENDS for run in tables["run"].values())
             and all(row["applied_at"] is not None for row in tables["inbox"].values())
             and all(row["status"] != "asked" for row in tables["child_run"].values())
@@ -145,6 +229,10 @@ class Checker:
         self._check_signals()
         self._check_slots()
         self._check_children()
+        self._check_policies()
+        self._check_delegates()
+        self._check_bulks()
+        self._check_rounds()
         return self.violations
 
     def _check_slots(self) -> None:
@@ -303,7 +391,8 @@ class Checker:
             if spec.run is None or spec.map is not None:
                 continue
             where, text = _name((run_id, index)), str(UUID(bytes=run_id))
-            if task["status"] == "completed" and name_effect(text, task_name) not in ledger.effects:
+            number = None if spec.repeat is None else task["rounds"] - 1
+            if task["status"] == "completed" and name_effect(text, task_name, number) not in ledger.effects:
                 self.say(f"I5 task {where} is completed, and its effect is not in the ledger")
             called = calls[text, task_name]
             begun = sum(count for (run, name, _), count in ledger.begun.items() if (run, name) == (text, task_name))
@@ -391,6 +480,7 @@ class Checker:
         says the same."""
         tables = self._scene.postgres.tables
         known = {row["run_id"] for row in tables["child_run"].values()}
+        cancelled = {row["run_id"] for row in tables["inbox"].values() if row["kind"] == "cancelled"}
         if len(known) < len(tables["child_run"]):
             self.say("I1 two requests have one run")
         for (run_id,), run in tables["run"].items():
@@ -404,7 +494,8 @@ class Checker:
                 self.say(f"I1 {where} is {row['status']}, and there is no run")
             if run is not None and row["is_awaited"] and row["status"] != run["status"]:
                 self.say(f"I13 {where} is {row['status']}, its run is {run['status']}")
-            if run is not None and row["cancel_asked_at"] is None and run["status"] == "cancelled":
+            is_asked = row["cancel_asked_at"] is not None or row["run_id"] in cancelled
+            if run is not None and run["status"] == "cancelled" and not is_asked:
                 self.say(f"I16 {where} was cancelled, and nobody asked for that")
             if task["token"] != key[2] or not row["is_awaited"] or task["status"] not in ENDS:
                 continue
@@ -415,6 +506,74 @@ class Checker:
                 continue
             if (task["status"] == "completed") != (row["status"] == "completed") and code != "TIMEOUT":
                 self.say(f"I5 {where} is {row['status']}, its task {task['status']} ({code})")
+
+    def _check_policies(self) -> None:
+        """I16: a child whose task was ended before it was asked to end as well, or left alone, as the task says."""
+        tables = self._scene.postgres.tables
+        for key, row in tables["child_run"].items():
+            task, run = tables["task"][key[:2]], tables["run"].get((row["run_id"],))
+            spec = self._scene.plan_of(key[0]).tasks[key[1]].child
+            if spec is None or task["status"] != "cancelled" or task["token"] != key[2]:
+                continue
+            if not spec.is_cancelled_with_task and row["cancel_asked_at"] is not None:
+                self.say(f"I16 child {_name(key)} was to be left alone, and is asked to end")
+            ended_later = run is not None and run["finished_at"] > task["changed_at"] + SLACK
+            if spec.is_cancelled_with_task and row["cancel_asked_at"] is None and ended_later:
+                self.say(f"I16 child {_name(key)} was not asked to end with its task")
+
+    def _check_delegates(self) -> None:
+        """I20: everybody has one vote, of their own or of whoever let them decide in their place then."""
+        tables = self._scene.postgres.tables
+        voters = Counter((key[0], row["voter"]) for key, row in tables["approval_vote"].items())
+        for (approval_id, voter), votes in voters.items():
+            if votes > 1:
+                self.say(f"I20 {voter} has {votes} votes about one question")
+            if voter not in msgspec.json.decode(tables["approval"][approval_id,]["approvers"]):
+                self.say(f"I20 {voter} has voted, and was not asked")
+        for (_, actor), row in tables["approval_vote"].items():
+            given = [
+                one
+                for one in tables["delegation"].values()
+                if (one["from_name"], one["to_name"]) == (row["in_place_of"], actor)
+                and one["starts_at"] <= row["at"] < one["ends_at"] + SLACK
+            ]
+            if row["in_place_of"] is not None and not given:
+                self.say(f"I20 {actor} has voted in place of {row['in_place_of']}, who had not asked for that")
+
+    def _check_bulks(self) -> None:
+        """I26: of what a bulk did, each run was asked once; of what it did not do, none."""
+        tables = self._scene.postgres.tables
+        actors = {key[0]: row["created_by"] for key, row in tables["bulk"].items()}
+        moves = {row["created_by"] for row in tables["bulk"].values() if row["act"] == "move"}
+        asked = Counter((row["actor"], row["run_id"]) for row in tables["inbox"].values())
+        kinds = Counter((row["actor"], row["run_id"], row["kind"]) for row in tables["inbox"].values())
+        items = Counter((actors[key[0]], row["item_id"]) for key, row in tables["bulk_item"].items())
+        done = Counter(
+            (actors[bulk_id], row["item_id"])
+            for (bulk_id, _), row in tables["bulk_item"].items()
+            if row["outcome"] == "done"
+        )
+        for place in {place for place in asked.keys() | done.keys() if place[0] in set(actors.values()) - moves}:
+            if asked[place] != done[place]:
+                self.say(f"I26 {place[0]} asked run {_name(place[1:])} {asked[place]} times for {done[place]} turns")
+        for (actor, run_id, kind), times in kinds.items():
+            if actor in moves and times > items[actor, run_id]:
+                self.say(f"I26 {actor} asked run {_name((run_id,))} {times} times that it be {kind}")
+        for key, row in tables["bulk"].items():
+            if row["finished_at"] is None:
+                self.say(f"I8 bulk {_name(key)} never ended")
+        for key, row in tables["held_command"].items():
+            if row["released_at"] is None:
+                self.say(f"I13 a command of task {_name(key)} is still kept back")
+
+    def _check_rounds(self) -> None:
+        """A repeat counts the rounds that ended well, and has no more than it may."""
+        tables = self._scene.postgres.tables
+        ended = Counter(key[:2] for key, row in tables["attempt"].items() if row["outcome"] == "completed")
+        for (run_id, index), task in tables["task"].items():
+            repeat = self._scene.plan_of(run_id).at(index).repeat
+            if repeat is not None and (task["rounds"] != ended[run_id, index] or task["rounds"] > repeat.max):
+                self.say(f"I12 task {_name((run_id, index))} counts {task['rounds']} rounds of {ended[run_id, index]}")
 
     def _check_order(self, run_id: str, ids: list[bytes]) -> None:
         """Those of no key are for whoever waits: none is taken by a task while an earlier one of them is only kept."""

@@ -6,18 +6,23 @@ from typing import Any, Final
 
 import msgspec
 
+import state.children
 import streams.run_agent
 from headrace.attempt import Attempt
 from headrace.errors import UnavailableError
-from headrace.machine import TaskStatus
+from headrace.machine import FreeSlot, TaskStatus
 from headrace.worker.hold import Hold
 from headrace.worker.session import Session
+from state.bulk_steps import step
 from state.pipe import Overtaken, Refused
+from state.store import Rows
+from streams.bulk import Bulk
 from streams.ownership import Ownership
 from streams.run_agent import RunAgent
 from tests.simulation.postgres_clients import FakePipe
 from tests.simulation.seams import put
-from tests.simulation.statements import MODELS, session
+from tests.simulation.statements import session
+from tests.simulation.statements.registry import MODELS
 
 machine: Final[Any] = importlib.import_module("headrace.machine.advance")  # the package's own name for it is a function
 
@@ -121,6 +126,39 @@ def _start_counts_without_its_lock() -> None:
     MODELS["lock_permits"] = lambda t, *_: []
 
 
+def _slot_kept_after_a_cancel() -> None:
+    act = Rows._act
+
+    def keep(self: Rows, run: Any, transition: Any, event: Any) -> Any:
+        cancelled = {index for index, task in transition.tasks.items() if task.status is TaskStatus.CANCELLED}
+        kept = [one for one in transition.actions if isinstance(one, FreeSlot) and one.task in cancelled]
+        transition.actions = [one for one in transition.actions if one not in kept]
+        return act(self, run, transition, event)
+
+    put(Rows, _act=keep)
+
+
+def _undone_in_any_order() -> None:
+    compensation: Any = importlib.import_module("headrace.machine.compensation")
+    count = compensation.count_undone
+    put(compensation, count_undone=lambda plan, found: dict.fromkeys(count(plan, found), 0))
+
+
+def _bulk_item_acted_twice() -> None:
+    async def act(self: Bulk, connection: Any) -> int:
+        """What is asked of runs, and that it was asked, are not one transaction."""
+        return await step(connection, self._store, self._plans)
+
+    put(Bulk, act=act)
+
+
+def _child_of_a_paused_workflow_begins() -> None:
+    async def find(connection: Any, workflows: Any) -> dict[Any, Any]:
+        return {}
+
+    put(state.children, find_pauses=find)
+
+
 PLANTED: Final[dict[str, Callable[[], None]]] = {
     "B01-lost-without-token": _lost_without_token,
     "B08-failure-without-ownership": _failure_without_ownership,
@@ -135,4 +173,8 @@ PLANTED: Final[dict[str, Callable[[], None]]] = {
     "not-visible-is-not-there": _not_visible_is_not_there,
     "copy-outlives-the-ownership": _copy_outlives_the_ownership,
     "start-counts-without-its-lock": _start_counts_without_its_lock,
+    "slot-kept-after-a-cancel": _slot_kept_after_a_cancel,
+    "undone-in-any-order": _undone_in_any_order,
+    "bulk-item-acted-twice": _bulk_item_acted_twice,
+    "child-of-a-paused-workflow-begins": _child_of_a_paused_workflow_begins,
 }

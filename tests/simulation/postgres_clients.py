@@ -20,6 +20,7 @@ from tests.simulation import statements
 from tests.simulation.postgres import LOCK_SECONDS, Locked, Must, Postgres, Transaction
 from tests.simulation.primitives import Waiters
 from tests.simulation.scheduler import Process, sim
+from tests.simulation.statements.registry import MODELS
 
 IDLE_SECONDS: Final = 5.0
 """idle_in_transaction_session_timeout: a frozen process does not hold its rows longer."""
@@ -336,7 +337,7 @@ class FakePipe:
         def work(transaction: Transaction) -> None:
             self.before(transaction)
             for name, parameters in calls:
-                statements.MODELS[name](transaction, *parameters)
+                MODELS[name](transaction, *parameters)
 
         try:
             session.now(session.request("batch " + " ".join(name for name, _ in calls), work, commits=True))

@@ -56,7 +56,7 @@ class Scene:
         self.kafka = Cluster.kafka = Kafka(self.sim)
         self.ledger = Ledger(self.sim)
         self.registry = make_registry(self.ledger)
-        self.plans = publish(self)
+        self.versions = publish(self)
         self.processes: dict[str, Process] = {}
         self.programs: dict[str, Any] = {}
         self.listings: list[Listing] = []
@@ -116,10 +116,7 @@ class Scene:
         return self.plan_of(run_id).name_of(index)
 
     def plan_of(self, run_id: bytes) -> Plan:
-        return self.plan_named(self.postgres.tables["run"][run_id,]["version_id"])
-
-    def plan_named(self, version_id: int) -> Plan:
-        return next(plan for plan in self.plans.values() if plan.version_id == version_id)
+        return self.versions[self.postgres.tables["run"][run_id,]["version_id"]]
 
     # -- the whole
     def play(self) -> list[str]:

@@ -26,6 +26,10 @@ PLANTED: Final = (
     "claimed-body-does-not-wait",
     "not-visible-is-not-there",
     "copy-outlives-the-ownership",
+    "slot-kept-after-a-cancel",
+    "undone-in-any-order",
+    "bulk-item-acted-twice",
+    "child-of-a-paused-workflow-begins",
 )
 
 

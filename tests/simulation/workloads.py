@@ -28,6 +28,7 @@ from state.signals import Message, send_signal
 from state.starts import start_run
 from state.store import Store
 from tests.simulation.ledger import Ledger
+from tests.simulation.operators import Operator
 from tests.simulation.postgres_clients import AsyncConnection
 from tests.simulation.scheduler import sim
 
@@ -63,8 +64,8 @@ def _item(
     return _step(*needs, map=list_, retry=retry, **{"with": given}, **more)
 
 
-POOL: Final = "narrow"
-SLOTS: Final = 2
+POOLS: Final[dict[str, dict[str, Any]]] = {"narrow": {"slots_max": 2, "rate_count": None, "rate_seconds": None},
+                "brisk": {"slots_max": None, "rate_count": 3, "rate_seconds": 2.0}}  # fmt: skip
 WORKFLOWS: Final[dict[str, dict[str, Any]]] = {
     "linear": {"tasks": {"a": _step(), "b": _step("a"), "c": _step("b")}},
     "diamond": {
@@ -151,18 +152,44 @@ WORKFLOWS: Final[dict[str, dict[str, Any]]] = {
         }
     },
     "impatient": {"tasks": {"a": _step(timeout="1s"), "b": _step("a", timeout="1s")}},
+    "late": {
+        "deadline": "8s",
+        "tasks": {
+            "a": _step(deadline="2s", compensate=_UNDO),
+            "b": _step("a", start_within="1s"),
+            "m": _step("a", run="guarded", effect="manual", deadline="1s"),
+            "each": _item("a", max_parallel=2, deadline="2s"),
+            "c": _step("b", "m", "each", join="always"),
+        },
+    },
+    "rounds": {
+        "tasks": {
+            "a": _step(repeat={"until": "index >= 2", "max": 5, "delay": "0.2s"}),
+            "b": _step("a", repeat={"until": "false", "max": 2, "on_max": "complete"}),
+        }
+    },
+    "brisk": {"tasks": {**{f"q{i}": _step(pool="brisk") for i in range(4)}, "b": _step("q0", "q1", pool="brisk")}},
 }  # fmt: skip
+NEXT: Final[dict[str, dict[str, Any]]] = {
+    "linear": {"tasks": {"a": _step(), "b": _step("a", retry=2), "c": _step("b"), "d": _step("a", "c")}},
+    "patient": {"tasks": {"a": _step(), "pause": {"needs": "a", "wait": {"for": "3s"}}, "b": _step("a", "pause"),
+                          "c": _step("b", **{"if": "input.takes_c"})}},
+}  # fmt: skip
+"""Their second versions, to which runs of the first may be moved."""
 
 
-def publish(scene: "Scene") -> dict[str, Plan]:
-    plans = {}
-    pool = {"name": POOL, "slots_max": SLOTS}
-    scene.postgres.tables["pool"]["default", POOL] = pool
-    for number, (name, tasks) in enumerate(WORKFLOWS.items(), 1):
-        workflow = Workflow.model_validate({"name": name, **tasks})
-        row = {"name": name, "version": 1, "definition": workflow.canonical().decode()}
-        scene.postgres.tables["workflow_version"][number,] = row
-        plans[name] = compile_plan(workflow, version=1, version_id=number)
+def publish(scene: "Scene") -> dict[int, Plan]:
+    """Versions by their ids: of a workflow, the first comes first."""
+    tables, plans = scene.postgres.tables, dict[int, Plan]()
+    for name, limits in POOLS.items():
+        bucket = {"allowance": limits["rate_count"] or 0, "allowed_at": scene.postgres.clock()}
+        tables["pool"]["default", name] = {"name": name, **limits, **bucket}
+    for version, workflows in enumerate((WORKFLOWS, NEXT), 1):
+        for name, tasks in workflows.items():
+            workflow, version_id = Workflow.model_validate({"name": name, **tasks}), len(plans) + 1
+            row = {"name": name, "version": version, "definition": workflow.canonical().decode()}
+            tables["workflow_version"][version_id,] = row
+            plans[version_id] = compile_plan(workflow, version=version, version_id=version_id)
     return plans
 
 
@@ -236,11 +263,13 @@ class Client:
         self.signals: dict[str, list[str]] = {}
         """Run id -> ids of signals that were answered, in the order in which they were sent one after another."""
         self.busy = 0
+        self.operator: Final = Operator(scene, store, self._until_told)
 
     async def run(self) -> None:
         """All of a seed's requests, spread over the time in which faults are on."""
         random = sim().random
         async with asyncio.TaskGroup() as group:
+            group.create_task(self.operator.run())
             group.create_task(self.resolve())
             group.create_task(self.let_go_on())
             for number in range(self._scene.runs):
@@ -274,7 +303,7 @@ class Client:
         self.busy -= 1
 
     async def _start(self, key: str, workflow: str, given: bytes) -> str:
-        plan = self._scene.plans[workflow]
+        plan = self._whims.choice([plan for plan in self._scene.versions.values() if plan.name == workflow])
 
         async def start(connection: Any) -> str:
             run_id, _ = await start_run(connection, self._store, plan, given, namespace="default", key=key)
@@ -364,7 +393,7 @@ class Client:
             found = [key[0] for key, row in rows if row["run_id"] == UUID(run_id).bytes and row["status"] == "waiting"]
             for approval_id in found:
                 outcome = sim().random.choice(["approved", "approved", "rejected"])
-                for name in ("ops", "boss", "owner")[: sim().random.choice([1, 2, 2, 3])]:
+                for name in self._whims.sample(["ops", "boss", "owner", "deputy"], self._whims.choice([1, 2, 2, 3])):
                     vote = partial(self._decide, approval_id=UUID(bytes=approval_id), outcome=outcome, name=name)
                     await self._until_told(vote)
                     await asyncio.sleep(sim().random.random())

@@ -20,6 +20,8 @@ _OWN_TEXTS: Final = {
     outbox.INSERT_ROWS: "publish_rows",
     outbox.DELETE_ROWS: "delete_rows",
     "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))": "try_lock",
+    "SELECT pg_try_advisory_xact_lock(hashtextextended('headrace.sweep.pauses', 0))": "try_lock_pauses",
+    "SELECT now()": "read_now",
     "SELECT set_config('statement_timeout', %s, false)": "set_config",
     relay_ownership._CLAIM: "claim_relay",
     relay_ownership._RENEW: "renew_relay",

@@ -4,8 +4,8 @@ import json
 from typing import Any
 from uuid import UUID
 
-from tests.simulation.postgres import Row, Transaction, instant
-from tests.simulation.statements.registry import claimable, given, model, text, unique
+from tests.simulation.postgres import Row, Transaction, instant, microseconds
+from tests.simulation.statements.registry import claimable, given, model, refuse, text, unique
 
 
 @model
@@ -74,7 +74,14 @@ def lock_approval(t: Transaction, *, approval_id: UUID, namespace: str) -> list[
 
 @model
 def read_electorate(t: Transaction, *, run_id: UUID, namespace: str, actor: str) -> list[tuple[Any, ...]]:
-    return [(None, [], [])]  # nobody starts a run by name here, and nobody delegates
+    """Nobody starts a run by name here."""
+    now = t.database.clock()
+    found = sorted(
+        (row["starts_at"], key, row["from_name"], row["actor"])
+        for key, row in t.rows("delegation")
+        if row["to_name"] == actor and row["starts_at"] <= now < row["ends_at"] and row["ended_by"] is None
+    )
+    return [(None, [one[2] for one in found], [one[3] for one in found])]
 
 
 @model
@@ -83,10 +90,46 @@ def insert_vote(
     decision: str, comment: str | None, form: str | None, digest: str, source: str, address: str,
 ) -> list[tuple[Any, ...]]:  # fmt: skip
     key = (approval_id.bytes, actor)
-    if t.get("approval_vote", *key) is not None:
+    votes = [row for of, row in t.rows("approval_vote") if of[0] == approval_id.bytes]
+    if t.get("approval_vote", *key) is not None or any(vote["voter"] == voter for vote in votes):
         return []
-    t.put("approval_vote", key, {"decision": decision})
+    new = {"decision": decision, "voter": voter, "in_place_of": in_place_of, "at": t.database.clock()}
+    t.put("approval_vote", key, new)
     return [(instant(t.now),)]
+
+
+@model
+def insert_delegation(
+    t: Transaction, *, delegation_id: UUID, from_name: str, to_name: str, starts_at: Any, ends_at: Any, **row: Any
+) -> list[tuple[Any, ...]]:
+    begins, ends = t.now if starts_at is None else microseconds(starts_at), microseconds(ends_at)
+    refuse(ends > begins, "delegation_of_some_length")
+    new = {"from_name": from_name, "to_name": to_name, "starts_at": begins, "ends_at": ends, "ended_by": None}
+    t.put("delegation", (delegation_id.bytes,), {**new, **row, "made_at": t.now})
+    return _told(t, delegation_id)
+
+
+def _told(t: Transaction, delegation_id: UUID) -> list[tuple[Any, ...]]:
+    row = t.get("delegation", delegation_id.bytes)
+    if row is None:
+        return []
+    length = (instant(row["starts_at"]), instant(row["ends_at"]))
+    said = (row["reason"], row["actor"], instant(row["made_at"]), row["ended_by"])
+    return [(delegation_id, row["from_name"], row["to_name"], *length, *said)]
+
+
+@model
+def get_delegation(t: Transaction, *, namespace: str, delegation_id: UUID) -> list[tuple[Any, ...]]:
+    t.lock("delegation", (delegation_id.bytes,))
+    return _told(t, delegation_id)
+
+
+@model
+def end_delegation(t: Transaction, *, delegation_id: UUID, actor: str, **_: Any) -> list[tuple[Any, ...]]:
+    row = t.get("delegation", delegation_id.bytes) or {}
+    ends_at = min(row["ends_at"], t.database.clock())
+    t.put("delegation", (delegation_id.bytes,), {**row, "ends_at": ends_at, "ended_by": actor})
+    return []
 
 
 @model

@@ -90,7 +90,27 @@ def restore_pool_slots(t: Transaction, most: int) -> list[tuple[Any, ...]]:
 
 
 def _slots_left(t: Transaction, pool: Row) -> int:
-    return int(pool["slots_max"]) - sum(slot["pool"] == pool["name"] for _, slot in t.rows("pool_slot"))
+    if pool["slots_max"] is None:
+        return 2**31
+    slots: int = pool["slots_max"]
+    return slots - sum(slot["pool"] == pool["name"] for _, slot in t.rows("pool_slot"))
+
+
+def _allowance(t: Transaction, pool: Row) -> float:
+    """Hand-outs that its rate allows now."""
+    if pool["rate_count"] is None:
+        return float("inf")
+    seconds = max(0, t.now - pool["allowed_at"]) / 1e6
+    more = pool["rate_count"] / pool["rate_seconds"] * seconds
+    return float(min(pool["rate_count"], pool["allowance"] + more))
+
+
+def _pay(t: Transaction, key: Any, granted: int) -> None:
+    pool = t.get("pool", *key) or {}
+    allowance, is_ahead = _allowance(t, pool), pool["allowed_at"] > t.now + 10_000_000
+    if pool["rate_count"] is not None and (allowance >= 1 or is_ahead):
+        allowed_at = t.now if is_ahead else max(pool["allowed_at"], t.now)
+        t.put("pool", key, {**pool, "allowance": allowance - granted, "allowed_at": allowed_at})
 
 
 @model
@@ -111,15 +131,47 @@ def lock_pools(t: Transaction) -> list[tuple[Any, ...]]:
 def grant_slots(t: Transaction, namespaces: list[str], names: list[str], most: int) -> list[tuple[Any, ...]]:
     granted = []
     for place in zip(namespaces, names, strict=True):
-        left = min(most, _slots_left(t, t.get("pool", *place) or {}))
+        pool = t.get("pool", *place) or {}
+        left = int(min(most, _slots_left(t, pool), _allowance(t, pool)))
         free = [(key, row) for key, row in t.rows("pool_waiter") if t.is_free("pool_waiter", key)]
         waiting = [(r["ranked_at"], key) for key, r in free if r["pool"] == place[1] and r["granted_at"] is None]
-        for _, key in sorted(waiting)[: max(0, left)]:
+        chosen = [key for _, key in sorted(waiting)[: max(0, left)]]
+        for key in chosen:
             row = t.get("pool_waiter", *key) or {}
             t.put("pool_waiter", key, {**row, "granted_at": t.now, "said_at": t.now})
             t.put("pool_slot", key, {"token": row["token"], "pool": row["pool"], "granted_at": t.now})
             granted.append((UUID(bytes=key[0]), key[1], row["token"]))
+        _pay(t, place, len(chosen))
     return granted
+
+
+@model
+def set_pool(
+    t: Transaction,
+    *,
+    namespace: str,
+    name: str,
+    slots: int | None,
+    count: int | None,
+    seconds: float | None,
+    actor: str,
+) -> list[tuple[Any, ...]]:
+    known = t.get("pool", namespace, name)
+    limits = {"name": name, "slots_max": slots, "rate_count": count, "rate_seconds": seconds}
+    if known is None or known["rate_count"] is None:
+        bucket = {"allowance": count or 0, "allowed_at": t.now}
+    else:
+        bucket = {"allowance": min(known["allowance"], count or 0), "allowed_at": known["allowed_at"]}
+    t.put("pool", (namespace, name), limits | bucket)
+    return []
+
+
+@model
+def list_pools(t: Transaction, *, namespace: str, name: str | None, **_: Any) -> list[tuple[Any, ...]]:
+    """Only of one that is set, and not who waits: nobody reads that here."""
+    pool = t.get("pool", namespace, name)
+    assert pool is not None
+    return [(name, True, pool["slots_max"], pool["rate_count"], pool["rate_seconds"], 0, 0, None, None, "")]
 
 
 @model

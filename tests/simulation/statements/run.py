@@ -44,6 +44,14 @@ def save_runs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
 
 
 @model
+def move_runs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("move_runs", list(columns)):
+        key = (row["run_ids"],)
+        t.put("run", key, {**(t.get("run", *key) or {}), "version_id": row["version_ids"]})
+    return []
+
+
+@model
 def save_outputs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
     for row in given("save_outputs", list(columns)):
         key = (row["run_ids"],)
@@ -147,17 +155,6 @@ def read_clock(t: Transaction) -> list[tuple[Any, ...]]:
 
 
 @model
-def read_start(t: Transaction, namespace: str, workflow: str) -> list[tuple[Any, ...]]:
-    return [(t.database.clock(), None, None, [])]
-
-
-@model
 def read_position(t: Transaction, *, run_id: UUID, namespace: str) -> list[tuple[Any, ...]]:
     run = t.get("run", run_id.bytes)
     return [] if run is None else [(run["status"], run["row_version"], run["version_id"], "")]
-
-
-@model
-def find_run(t: Transaction, *, run_id: UUID, namespace: str) -> list[tuple[Any, ...]]:
-    run = t.get("run", run_id.bytes)
-    return [] if run is None else [(run["status"], run["control"], run["row_version"])]

@@ -112,8 +112,14 @@ def _forgotten(t: Transaction, status: str, before: int, most: int) -> list[tupl
         run = t.get("run", run_id)
         if run is None or run["status"] not in OPEN_RUN or task["status"] != status or task["changed_at"] >= before:
             continue
+        kept = t.get("held_command", run_id, index)
+        since = task["changed_at"]
+        if status == "queued" and kept is not None and kept["token"] == task["token"]:
+            if kept["released_at"] is None or kept["released_at"] >= before:
+                continue  # its command was kept back, and counts from its release
+            since = max(since, kept["released_at"])
         if (run_id, index, task["token"]) not in held:
-            found.append((UUID(bytes=run_id), index, task["token"], instant(task["changed_at"]), run["version_id"]))
+            found.append((UUID(bytes=run_id), index, task["token"], instant(since), run["version_id"]))
     return found[:most]
 
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any, Final
 
-from tests.simulation.postgres import Transaction
+from tests.simulation.postgres import Transaction, instant
 from tests.simulation.statements.registry import MODELS, find_nothing, model
 
 
@@ -34,15 +34,23 @@ def try_lock(t: Transaction, name: str) -> list[tuple[Any, ...]]:
 
 
 @model
+def try_lock_pauses(t: Transaction) -> list[tuple[Any, ...]]:
+    return try_lock(t, "headrace.sweep.pauses")
+
+
+@model
+def read_now(t: Transaction) -> list[tuple[Any, ...]]:
+    return [(instant(t.now),)]
+
+
+@model
 def read_tick(t: Transaction) -> list[tuple[Any, ...]]:
     under_way = [*t.database.in_doubt, *t.database.locks.values()]
     return [(min([t.now, *(each.now for each in under_way if each is not t)]),)]
 
 
 _FIND_NOTHING: Final = (
-    "purge_answers", "purge_sessions", "purge_inbox", "purge_posted_signals", "set_config", "claim_bulk",
-    "next_step", "list_unread_records", "last_change",
-    "read_paused_queues", "release_commands", "forget_commands",
+    "purge_answers", "purge_sessions", "purge_inbox", "purge_posted_signals", "set_config", "list_unread_records",
 )  # fmt: skip
-"""What nothing here is made for: retention, what is done in bulk, workflows and queues that are paused."""
+"""What nothing here is made for: retention, and records that were replayed."""
 MODELS.update(dict.fromkeys(_FIND_NOTHING, find_nothing))

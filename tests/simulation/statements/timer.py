@@ -83,7 +83,7 @@ def restore_run_deadlines(t: Transaction, most: int) -> list[tuple[Any, ...]]:
 
 
 def _restore_deadlines(t: Transaction, table: str, most: int) -> list[tuple[Any, ...]]:
-    restored = []
+    restored: list[tuple[Any, ...]] = []
     for key, row in t.rows(table):
         run, index = t.get("run", key[0]), key[1] if table == "task" else -1
         is_open = run is not None and run["status"] in OPEN_RUN and row.get("deadline_at") is not None
