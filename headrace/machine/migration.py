@@ -74,8 +74,9 @@ def why_not_moved(to: Plan, obstacles: Sequence[Obstacle]) -> str | None:
 
 
 def _is_only_held(task: TaskState) -> bool:
-    """Nothing of it has begun: its turn came in a pause, and no hand-out, question or wait of it was ever made."""
-    return task.withheld == "turn" and not task.token
+    """Nothing of it has begun: its turn came in a pause, and no hand-out, question or wait of it was ever made. Where a
+    person gave it an input, that is of this task and of none that takes its place."""
+    return task.withheld == "turn" and not task.token and task.input is None
 
 
 def _why_not(run: RunState, new: Plan, index: int) -> str | None:

@@ -1,12 +1,14 @@
 """Moving a run in flight to another version: what stands, what is counted anew, and what stands in the way."""
 
+import msgspec
 import pytest
 
-from headrace.machine import Dispatch, Finish, Migrated, RefuseMove, RunStatus
+from headrace.machine import Dispatch, Finish, Migrated, RefuseMove, RunState, RunStatus, advance
 from headrace.machine.migration import find_obstacles
 from headrace.machine.plan import WaitPlan
+from headrace.machine.run_state import UNTOUCHED
 from headrace.machine.status import MOVING, PAUSED, RUN_TERMINAL
-from tests.unit.machine_model import DOUBTFUL, Spec, Trial, plan_of, task
+from tests.unit.machine_model import DOUBTFUL, INPUT, KEY, START, Spec, Trial, plan_of, task
 from tests.unit.test_machine_pairs import STATES, states_of
 
 HOUR = 3_600_000_000
@@ -235,6 +237,16 @@ def test_what_had_its_turn_in_the_pause_has_not_begun_and_may_be_anything():
     assert trial.succeed("x")
     assert trial.succeed("b")
     assert trial.status is RunStatus.COMPLETED
+
+
+def test_an_input_that_was_given_to_what_had_its_turn_keeps_its_task():
+    held = msgspec.structs.replace(UNTOUCHED, withheld="turn", input=b'{"n":9}')
+    run = RunState(KEY, plan_of(task("a")), INPUT, control=PAUSED, tasks={0: held})
+    assert [each.task for each in find_obstacles(plan_of(task("x"), version_id=1), run)] == ["a"]
+    moved = advance(run.plan, run, Migrated(plan_of(task("a"), task("x"), version_id=1)), START)
+    assert moved is not None
+    run.apply(moved)
+    assert (run.task(0), run.task(1).withheld) == (held, "turn")
 
 
 def test_what_had_its_turn_stays_withheld_while_somebody_else_pauses_the_run():
