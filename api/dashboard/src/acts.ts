@@ -20,8 +20,8 @@ export function cancelRun(run: Run): Act {
     does: "cancel",
     will: [
       open ? `${open} open ${open === 1 ? "task ends" : "tasks end"} as cancelled; bodies that run are told to stop.` : "The run ends as cancelled.",
-      `${run.counts.pending ?? 0} pending tasks never start. What has completed stays, or is undone by its compensation where the workflow has one.`,
-      "A cancelled run cannot go on, and its dead letters cannot be replayed.",
+      `${run.counts.pending ?? 0} pending tasks never start, but for clean-ups. What has completed stays, or is undone by its compensation where the workflow has one.`,
+      "A cancelled run cannot go on, and its dead letters cannot be replayed, but for those of clean-ups.",
     ],
     reason: "optional",
     path: fill("/runs/{id}/cancel", { id: run.run_id }),

@@ -3258,7 +3258,7 @@ export interface components {
          * RunStatus
          * @enum {unknown}
          */
-        RunStatus: "cancelled" | "compensated" | "compensating" | "compensation_failed" | "completed" | "failed" | "needs_attention" | "paused" | "pausing" | "running" | "terminated" | "waiting";
+        RunStatus: "cancelled" | "cancelling" | "compensated" | "compensating" | "compensation_failed" | "completed" | "failed" | "needs_attention" | "paused" | "pausing" | "running" | "terminated" | "waiting";
         /** RunSummary */
         RunSummary: {
             counts: {
