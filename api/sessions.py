@@ -65,7 +65,7 @@ async def create_code(request: Request, wired: Wired) -> Response:
 
 
 @router.get("/session", responses=answers({200: Session}, 401))
-async def get_session(request: Request) -> Response:
+async def get_session(request: Request, wired: Wired) -> Response:
     """Who calls, what they may, and in a browser the token that its writes carry."""
     principal = principal_of(request)
     secret = request.cookies.get(cookie_name(request))
@@ -76,6 +76,7 @@ async def get_session(request: Request) -> Response:
             sorted(principal.scopes),
             sorted(principal.roles),
             principal.is_local,
+            principal.is_local and wired.settings.api_crash_folder is not None,
             csrf_token(secret) if is_by_cookie and secret else None,
         )
     )

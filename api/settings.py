@@ -1,6 +1,7 @@
 """What the API reads from the environment, beside what all engine processes share."""
 
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
@@ -38,6 +39,8 @@ class ApiSettings(EngineSettings):
     """Signs the addresses by which people decide; the same for all API processes. Empty: a key that Postgres keeps."""
     api_url: str = ""
     """Where people reach the API, in front of those addresses; empty: where the request that made one reached it."""
+    api_crash_folder: Path | None = None
+    """Where `headrace dev` finds the names of workers of its own that somebody wants to see crash. None: nobody can."""
     api_drain_seconds: float = Field(default=10.0, ge=0, le=600)
     """How long a stop waits for requests that have begun."""
 

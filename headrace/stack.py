@@ -54,6 +54,7 @@ class Stack:
     data: where the embedded Postgres and the secret are kept; None for a temporary folder, removed at `close`.
     port: of the API; None for a free one.
     settings: more of `HEADRACE_*` for all processes, whole names.
+    can_crash: whether the API, and so the console, may ask for a worker to be killed, to see what becomes of its tasks.
     log: gets every line of every process; the last of them are kept in `lines` as well.
     """
 
@@ -76,6 +77,7 @@ class Stack:
         log_level: str = "info",
         worker_log_level: str | None = None,
         settings: Mapping[str, str] | None = None,
+        can_crash: bool = False,
         log: Log | None = None,
     ) -> None:
         self._app = app
@@ -103,6 +105,9 @@ class Stack:
             "HEADRACE_OBJECTS": (self.data / "objects").as_uri(),
             "HEADRACE_TOPIC_IDS": "true" if kafka else "false",
         }
+        self._crashes = self.data / "crash" if can_crash else None
+        if self._crashes:
+            self._own_settings["HEADRACE_API_CRASH_FOLDER"] = str(self._crashes)
         self._worker_settings = {"HEADRACE_LOG_LEVEL": worker_log_level or log_level}
         self._log = log
         self.lines: deque[tuple[str, str]] = deque(maxlen=LINES_MAX)
@@ -299,6 +304,7 @@ class Stack:
     def _mend(self) -> None:
         """Start an embedded server again when it died; the log comes back empty and under another identity."""
         while not self._closing.wait(MEND_SECONDS):
+            self._crash()
             try:
                 if self.postgres_server and not self.postgres_server.is_running:
                     self._note("postgres", "died; starting it again")
@@ -309,6 +315,15 @@ class Stack:
                     self._renew_broker(self.broker)
             except UnavailableError as error:
                 self._note("stack", str(error))
+
+    def _crash(self) -> None:
+        """Kill the workers that somebody wants to see crash; what was asked is forgotten first, so it is done once."""
+        asked = sorted(self._crashes.iterdir()) if self._crashes and self._crashes.is_dir() else []
+        for file in asked:
+            file.unlink(missing_ok=True)
+            if file.name in self._worker_names():
+                self._note("dev", f"crashes {file.name}, as it was asked to")
+                self.kill9(file.name)
 
     def _renew_broker(self, broker: EmbeddedBroker) -> None:
         broker.kill9()

@@ -26,6 +26,8 @@ class Session(msgspec.Struct):
     roles: list[str]
     local: bool
     """By the local token of `headrace dev`: then `Headrace-Actor` says who acts."""
+    can_crash: bool
+    """Whether it may crash a worker: where `headrace dev` is, and starts another one."""
     csrf_token: str | None
     """For `X-CSRF-Token` of writes, where a cookie says who calls."""
 

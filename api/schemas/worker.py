@@ -19,6 +19,12 @@ class Worker(msgspec.Struct):
     live: bool
 
 
+class WorkerCrash(msgspec.Struct):
+    session_id: str
+    worker: str
+    """The process that is killed, as a lost host would be; `headrace dev` starts another one."""
+
+
 class WorkerPage(msgspec.Struct):
     items: list[Worker]
     next: str | None

@@ -84,6 +84,7 @@ def dev(
                 slots=slots,
                 log_level="info" if verbose else "warning",
                 worker_log_level="info",
+                can_crash=True,
                 log=log,
             )
             terminal.say("starting …")

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from state.queries.rows import AT_MAX, ID_MAX, Connection, fetch
+from state.queries.rows import AT_MAX, ID_MAX, Connection, fetch, fetch_one
 from state.sql import load
 
 _SQL = load("worker_queries")
@@ -31,3 +31,8 @@ async def list_workers(
     return await fetch(
         connection, WorkerRow, _SQL.text("list_workers"), before=before[0], before_id=before[1], limit=limit
     )
+
+
+async def find_live_worker(connection: Connection, session_id: UUID) -> str | None:
+    """The name of the worker whose session this is; None when it is not live."""
+    return await fetch_one(connection, str, _SQL.text("find_live_worker"), session_id=session_id)
