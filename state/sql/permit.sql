@@ -52,7 +52,7 @@ FROM (
   FROM unnest($1::text[], $2::text[], $3::text[]) AS given (namespace, workflow, key)
   JOIN workflow w ON w.namespace = given.namespace AND w.name = given.workflow
   CROSS JOIN LATERAL (
-    SELECT o.run_id FROM run_permit o JOIN run r ON r.run_id = o.run_id AND r.status = 'waiting'
+    SELECT o.run_id FROM run_permit o JOIN run r ON r.run_id = o.run_id AND r.status IN ('waiting', 'cancelling')
     WHERE o.namespace = given.namespace AND o.workflow = given.workflow AND o.key = given.key AND o.granted_at IS NULL
     ORDER BY o.ranked_at, o.run_id
     LIMIT greatest(0, least($4, w.runs_max - (

@@ -261,6 +261,24 @@ async def test_a_run_that_undoes_what_it_did_keeps_its_permit_until_it_has(limit
     assert (limits.status(first), limits.begun(second), await limits.wrong()) == ("compensated", [True], [])
 
 
+async def test_a_run_that_is_cancelled_in_line_cleans_up_when_it_has_its_turn(limits: Limits):
+    tasks = {"fetch": {"run": "t.fetch", "retry": 1}, "tidy": {"run": "t.tidy", "needs": "fetch", "join": "finally"}}
+    await limits.publish(sync(tasks=tasks))
+    first, second = await limits.starts(), await limits.starts()
+    await limits.apply(limits.failed(first), limits.succeeded(first, task=1))
+    await limits.go_on()
+    async with await psycopg.AsyncConnection.connect(limits.dsn) as connection:
+        given: dict[str, Any] = {"input": None, "row_version": None, "reason": "", "actor": "ada"}
+        await rerun(connection, limits.store, limits.plans, UUID(first), ["fetch"], **given)
+    await limits.go_on()
+    await limits.ask(cancel_run, first)
+    assert (limits.status(first), limits.permits(), await limits.wrong()) == ("cancelling", (1, 1), [])
+    await limits.apply(limits.succeeded(second), limits.succeeded(second, task=1))
+    await limits.go_on()
+    await limits.apply(limits.succeeded(first, task=1, token=2))
+    assert (limits.status(first), limits.permits(), await limits.wrong()) == ("cancelled", (0, 0), [])
+
+
 async def test_an_input_without_a_key_starts_nothing(limits: Limits):
     await limits.publish(sync())
     for customer in ("", {"name": "ada"}, "x" * 201):

@@ -200,6 +200,21 @@ def test_a_cancel_of_a_run_that_waits_to_run_again_undoes_once_it_has_its_permit
     assert trial.status is RunStatus.COMPENSATING
 
 
+def test_a_cancel_of_a_run_that_waits_to_run_again_cleans_up_once_it_has_its_permit():
+    trial = Trial(task("a"), task("tidy", "a", join="finally"), limit=LIMIT)
+    assert trial.fail("a", HOPELESS)
+    assert trial.succeed("tidy")
+    assert trial.tell(Reran(trial.run.row_version, (0,)))
+    assert trial.cancel()
+    assert (trial.status, trial.states) == (RunStatus.CANCELLING, {"a": "cancelled", "tidy": "pending"})
+    assert trial.run.control & AWAITS_PERMIT
+    trial.restart()
+    assert trial.permit()
+    assert trial.states["tidy"] == "queued"
+    assert trial.succeed("tidy")
+    assert (trial.status, trial.told.count(ReturnPermit())) == (RunStatus.CANCELLED, 1)
+
+
 def test_a_workflow_without_a_limit_asks_for_nothing():
     trial = Trial(task("a"))
     assert trial.fail("a", Error("ERROR", "never", retryable=False))

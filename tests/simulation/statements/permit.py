@@ -109,7 +109,7 @@ def grant_permits(
             for key, row in permits
             if row["granted_at"] is None
             and t.is_free("run_permit", key)
-            and (t.get("run", *key) or {}).get("status") == "waiting"
+            and (t.get("run", *key) or {}).get("status") in ("waiting", "cancelling")
         )
         for _, key in waiting[: max(0, min(most, left))]:
             t.put("run_permit", key, {**(t.get("run_permit", *key) or {}), "granted_at": t.database.clock()})
