@@ -265,7 +265,8 @@ async def test_a_run_that_is_cancelled_in_line_cleans_up_when_it_has_its_turn(li
     tasks = {"fetch": {"run": "t.fetch", "retry": 1}, "tidy": {"run": "t.tidy", "needs": "fetch", "join": "finally"}}
     await limits.publish(sync(tasks=tasks))
     first, second = await limits.starts(), await limits.starts()
-    await limits.apply(limits.failed(first), limits.succeeded(first, task=1))
+    await limits.apply(limits.failed(first))
+    await limits.apply(limits.succeeded(first, task=1))
     await limits.go_on()
     async with await psycopg.AsyncConnection.connect(limits.dsn) as connection:
         given: dict[str, Any] = {"input": None, "row_version": None, "reason": "", "actor": "ada"}
@@ -273,7 +274,8 @@ async def test_a_run_that_is_cancelled_in_line_cleans_up_when_it_has_its_turn(li
     await limits.go_on()
     await limits.ask(cancel_run, first)
     assert (limits.status(first), limits.permits(), await limits.wrong()) == ("cancelling", (1, 1), [])
-    await limits.apply(limits.succeeded(second), limits.succeeded(second, task=1))
+    await limits.apply(limits.succeeded(second))
+    await limits.apply(limits.succeeded(second, task=1))
     await limits.go_on()
     await limits.apply(limits.succeeded(first, task=1, token=2))
     assert (limits.status(first), limits.permits(), await limits.wrong()) == ("cancelled", (0, 0), [])
