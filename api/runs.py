@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 from uuid import UUID
 
 import msgspec
@@ -33,6 +33,7 @@ from state.queries.run import (
     RunRow,
     count_tasks,
     get_run,
+    list_acts,
     list_history,
     list_outputs,
     read_runs,
@@ -47,6 +48,7 @@ OUTPUTS_MAX: Final = 20_000
 
 router = APIRouter(tags=["runs"])
 
+ByFilter = Annotated[Literal["people"] | None, Query(description="Only what somebody did")]
 StatusFilter = Annotated[RunStatus | None, Query(description="Short for `status:` in the filter")]
 WorkflowFilter = Annotated[
     str | None, Query(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,99}$", description="Short for `workflow:` in the filter")
@@ -160,13 +162,20 @@ async def get(run_id: str, wired: Wired) -> Response:
 
 
 @router.get("/runs/{run_id}/history", responses=answers({200: HistoryPage}, 404))
-async def history(run_id: str, wired: Wired, limit: Limit = 50, page: PageToken = None) -> Response:
-    """All that ever moved the run, in order and without a gap in `row_version`."""
+async def history(
+    run_id: str, wired: Wired, by: ByFilter = None, limit: Limit = 50, page: PageToken = None
+) -> Response:
+    """All that ever moved the run, in order and without a gap in `row_version`; with `by=people` only what somebody
+    did.
+    """
     after = (0, False, -1) if page is None else parse(page, ByHistory)
     async with wired.database.reading() as connection:
         row = await find_run(wired, connection, parse_id(run_id, "run"))
         plan = await wired.plan(connection, row.version_id)
-        rows = await list_history(connection, row.run_id, after=after, limit=limit + 1)
+        if by is None:
+            rows = await list_history(connection, row.run_id, after=after, limit=limit + 1)
+        else:
+            rows = await list_acts(connection, row.run_id, after=after[0], limit=limit + 1)
     items = [history_item(plan, item) for item in rows[:limit]]
     return reply(HistoryPage(items, token(*rows[limit - 1].key) if len(rows) > limit else None))
 

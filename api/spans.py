@@ -63,13 +63,21 @@ def _task(spec: TaskPlan, row: StandingRow | None, spans: list[SpanRow]) -> Task
         changed_at=row.changed_at if row else None,
         worker=row.worker if row else None,
         items=_items(row) if row else None,
-        spans=[Span(s.attempt, s.token, s.outcome, s.worker, s.started_at, s.finished_at, s.ended_at) for s in spans],
+        rounds=row.rounds if row else 0,
+        deadline_at=row.deadline_at if row else None,
+        compensation=TaskStatus(row.compensation) if row and row.compensation else None,
+        spans=[
+            Span(s.attempt, s.token, s.outcome, s.worker, s.started_at, s.finished_at, s.ended_at, s.round)
+            for s in spans
+        ],
     )
 
 
 def _kind(spec: TaskPlan) -> str:
     if spec.map is not None:
         return "map"
+    if spec.repeat is not None:
+        return "repeat"
     if spec.signal is not None:
         return "signal"
     if spec.wait is not None:

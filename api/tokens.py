@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from api.answers import Answer, answer, reply
@@ -23,6 +24,8 @@ from state.queries.rows import AT_MAX, ID_MAX, Connection
 from state.tokens import LIFETIME_DEFAULT, Scope, TokenRow, create_token, list_tokens, revoke_token
 
 router = APIRouter(tags=["tokens"])
+
+Text = Annotated[str | None, Query(min_length=1, max_length=200, pattern=r"^[^\x00]+$")]
 
 
 @router.post(
@@ -80,13 +83,22 @@ async def revoke(token_id: str, request: Request, wired: Wired) -> Response:
 
 
 @router.get("/audit", responses=answers({200: AuditPage}, 401))
-async def list_acts(wired: Wired, limit: Limit = 50, page: PageToken = None) -> Response:
+async def list_acts(
+    wired: Wired,
+    by: Annotated[Text, Query(alias="actor", description="Only what they did")] = None,
+    act: Annotated[Text, Query(description="Only acts of this name, such as `runs.cancel`")] = None,
+    target: Annotated[Text, Query(description="Only on what has this in its address")] = None,
+    limit: Limit = 50,
+    page: PageToken = None,
+) -> Response:
     """What was done through the API, newest first: who, when, why, from where. Starts and signals are in the history of
-    their runs.
+    their runs. With a filter, of the newest 100,000 acts.
     """
     before = (AT_MAX, ID_MAX) if page is None else parse(page, ByInstant)
     async with wired.database.reading() as connection:
-        rows = await list_audit(connection, wired.namespace, limit=limit + 1, before=before)
+        rows = await list_audit(
+            connection, wired.namespace, limit=limit + 1, before=before, actor=by, act=act, target=target
+        )
     kept, after = cut(rows, limit, lambda row: (row.at, row.audit_id))
     items = [
         AuditItem(

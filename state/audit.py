@@ -11,6 +11,8 @@ from state.sql import load
 
 AT_THE_DATABASE: Final = "database"
 """The actor of what is done by a program of the engine, beside the API."""
+LOOKED_AT_MAX: Final = 100_000
+"""Rows that a filter looks at: its columns have no index, and people ask about what was done lately."""
 _SQL = load("access")
 
 
@@ -49,10 +51,17 @@ async def record(
 
 
 async def list_audit(
-    connection: Connection, namespace: str, *, limit: int, before: tuple[datetime, UUID] = (AT_MAX, ID_MAX)
+    connection: Connection,
+    namespace: str,
+    *,
+    limit: int,
+    before: tuple[datetime, UUID] = (AT_MAX, ID_MAX),
+    actor: str | None = None,
+    act: str | None = None,
+    target: str | None = None,
 ) -> list[AuditRow]:
-    """Newest first."""
+    """Newest first, of the newest LOOKED_AT_MAX before `before`. target: a part of it."""
     return await fetch(
         connection, AuditRow, _SQL.text("list_audit"), namespace=namespace, before_at=before[0], before_id=before[1],
-        limit=limit,
+        actor=actor, act=act, target=target, looked_at=LOOKED_AT_MAX, limit=limit,
     )  # fmt: skip

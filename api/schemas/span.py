@@ -20,6 +20,8 @@ class Span(msgspec.Struct):
     """By the worker's clock, as `started_at`."""
     ended_at: Instant
     """By the database's clock."""
+    round: int | None
+    """Of a repeat, from 0."""
 
 
 class TaskSpans(msgspec.Struct):
@@ -28,7 +30,7 @@ class TaskSpans(msgspec.Struct):
     name: str
     index: int
     kind: str
-    """body, approval, wait, signal or map"""
+    """body, approval, wait, signal, map, repeat or workflow"""
     status: TaskStatus
     attempt: int
     token: int
@@ -40,6 +42,12 @@ class TaskSpans(msgspec.Struct):
     """Who runs it now."""
     items: ItemCounts | None
     """Of a map, once its list is known; its items are no tasks of the graph."""
+    rounds: int
+    """Of a repeat: how many have ended."""
+    deadline_at: Instant | None
+    """When it has to have ended, while it is open and has a deadline."""
+    compensation: TaskStatus | None
+    """How far its run has undone it; null while it does not."""
     spans: list[Span]
     """The newest 100, in order."""
 

@@ -28,6 +28,8 @@ class SpanRow(NamedTuple):
     started_at: datetime | None
     finished_at: datetime | None
     ended_at: datetime
+    round: int | None
+    """Of a repeat, from 0."""
 
 
 class StandingRow(NamedTuple):
@@ -44,6 +46,12 @@ class StandingRow(NamedTuple):
     items_begun: int | None
     items_completed: int | None
     items_failed: int | None
+    rounds: int
+    """Of a repeat: those that have ended."""
+    deadline_at: datetime | None
+    """When it has to have ended, while it is open."""
+    compensation: str | None
+    """How far it is undone; None while its run does not undo it."""
 
 
 class QueueRow(NamedTuple):

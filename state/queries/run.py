@@ -153,6 +153,11 @@ async def list_history(
     )
 
 
+async def list_acts(connection: Connection, run_id: UUID, *, after: int = 0, limit: int) -> list[HistoryRow]:
+    """What people and programs did to a run, ascending. after: the row_version of the last one seen."""
+    return await fetch(connection, HistoryRow, _SQL.text("list_acts"), run_id=run_id, after=after, limit=limit)
+
+
 async def list_history_between(connection: Connection, run_id: UUID, *, after: int, upto: int) -> list[HistoryRow]:
     """All rows with after < row_version <= upto, ascending."""
     return await fetch(connection, HistoryRow, _SQL.text("list_history_between"), run_id=run_id, after=after, upto=upto)

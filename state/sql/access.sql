@@ -67,7 +67,12 @@ INSERT INTO audit (audit_id, namespace, actor, token_id, act, target, reason, ad
 VALUES (%(audit_id)s, %(namespace)s, %(actor)s, %(token_id)s, %(act)s, %(target)s, %(reason)s, %(address)s, %(request_id)s);
 
 -- name: list_audit
+-- Newest first, along audit_newest; a filter looks at the newest %(looked_at)s rows behind where the page begins.
 SELECT audit_id, at, actor, token_id, act, target, reason, address, request_id
-FROM audit
-WHERE namespace = %(namespace)s AND (at, audit_id) < (%(before_at)s, %(before_id)s)
+FROM (
+  SELECT * FROM audit
+  WHERE namespace = %(namespace)s AND (at, audit_id) < (%(before_at)s, %(before_id)s)
+  ORDER BY at DESC, audit_id DESC LIMIT %(looked_at)s) AS looked_at
+WHERE (%(actor)s::text IS NULL OR actor = %(actor)s) AND (%(act)s::text IS NULL OR act = %(act)s)
+  AND (%(target)s::text IS NULL OR strpos(target, %(target)s) > 0)
 ORDER BY at DESC, audit_id DESC LIMIT %(limit)s;

@@ -3,7 +3,7 @@
 -- name: list_spans
 -- Attempts of one run that ended, of the tasks from %(first)s up to, without, %(end)s, by task and token; no payloads. At most %(limit)s,
 -- the newest of each task.
-SELECT task, token, attempt, outcome, worker, started_at, finished_at, ended_at
+SELECT task, token, attempt, outcome, worker, started_at, finished_at, ended_at, round
 FROM (
   SELECT *, row_number() OVER (PARTITION BY task ORDER BY token DESC) AS place
   FROM attempt WHERE run_id = %(run_id)s AND task >= %(first)s AND task < %(end)s) AS numbered
@@ -13,7 +13,8 @@ ORDER BY task, token;
 -- name: list_standings
 -- How the tasks of one run stand, without payloads; those never touched have no row. A RUNNING one began when its hand-out was claimed.
 SELECT t.task, t.status::text, t.attempt, t.token, t.due_at, t.changed_at, t.session_id, s.worker,
-       t.items, t.items_begun, t.items_completed, t.items_failed
+       t.items, t.items_begun, t.items_completed, t.items_failed, t.rounds, t.deadline_at,
+       (SELECT u.status::text FROM task u WHERE u.run_id = t.run_id AND u.task = 200000000 + t.task) AS compensation
 FROM task t LEFT JOIN worker_session s ON s.session_id = t.session_id
 WHERE t.run_id = %(run_id)s AND t.task >= %(first)s AND t.task < %(end)s
 ORDER BY t.task;

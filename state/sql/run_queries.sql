@@ -64,6 +64,12 @@ JOIN run r ON r.run_id = looked_at.run_id
 JOIN workflow_version v ON v.version_id = r.version_id
 WHERE r.namespace = %(namespace)s;
 
+-- name: list_acts
+-- What somebody did, ascending. All of one run's history is looked at: it has an index by row_version only, and this is for people.
+SELECT row_version, at, kind, task, token, actor, detail::text FROM history
+WHERE run_id = %(run_id)s AND row_version > %(after)s AND actor IS NOT NULL
+ORDER BY row_version LIMIT %(limit)s;
+
 -- name: list_history
 -- Ascending. A cancel ends several attempts under one row_version; its own row comes first, then they by task.
 -- Attempts have no order by row_version, since an index for it would cost every step. So all of a run's are looked at, but only for their

@@ -48,7 +48,7 @@ tasks:
       on_expiry: reject
   ship: { run: ci.ship, needs: ask }
   soak: { needs: ship, wait: { for: 2h } }
-  report: { run: ci.report, needs: soak }
+  report: { run: ci.report, needs: soak, queue: slow }
 """
 PAYOUT = """
 name: payout
@@ -69,7 +69,46 @@ tasks:
   paid: { needs: rows, signal: payment.received }
   done: { run: shop.notify, needs: paid }
 """
-WORKFLOWS = (ORDERS, RELEASE, PAYOUT, LONELY, IMPORT)
+TRIP = """
+name: trip
+tasks:
+  flight: { run: shop.notify, compensate: shop.notify }
+  hotel: { run: shop.notify, needs: flight, compensate: { run: shop.gift, retry: 2 } }
+  pay: { run: shop.decline, needs: hotel, retry: 1 }
+"""
+JOB = """
+name: job
+deadline: 1d
+tasks:
+  poll: { run: shop.round, repeat: { until: output >= 3, max: 10, delay: 50ms } }
+"""
+PARCELS = """
+name: parcels
+tasks:
+  check: { workflow: job }
+  send: { run: shop.notify, needs: check, deadline: 2h }
+"""
+REFUND = """
+name: refund
+tasks:
+  agreed:
+    approval:
+      title: "Refund ${{ input.amount }} EUR?"
+      context: { order: "${{ input }}" }
+      form:
+        type: object
+        required: [reason]
+        properties: { reason: { type: string, title: Why }, amount: { type: number, maximum: 500 } }
+      needed: 2
+      expires: 2d
+  pay: { needs: agreed, run: shop.notify }
+"""
+PRINT = """
+name: print
+tasks:
+  sheet: { run: shop.notify, queue: nobody, pool: press }
+"""
+WORKFLOWS = (ORDERS, RELEASE, PAYOUT, LONELY, IMPORT, TRIP, JOB, PARCELS, REFUND, PRINT)
 
 
 @headrace.task("shop.validate")
@@ -123,6 +162,16 @@ async def ship(order_id: str) -> dict[str, str]:
 @headrace.task("shop.notify")
 async def notify() -> str:
     return "sent"
+
+
+@headrace.task("shop.decline")
+async def decline() -> None:
+    raise headrace.NonRetryable("the card was declined")
+
+
+@headrace.task("shop.round")
+async def count_rounds(ctx: headrace.Context) -> int:
+    return (ctx.round or 0) + 1
 
 
 @headrace.task("shop.row")

@@ -21,10 +21,6 @@ from tests.browser.browser_app import WORKFLOWS
 from tests.browser.window import WAIT_SECONDS, Console, Engine
 
 CHROMIUMS: Final = ("chromium", "chromium-browser", "google-chrome")
-_TELL_VIOLATIONS: Final = """
-document.addEventListener("securitypolicyviolation", (event) =>
-  console.error(`policy: ${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`));
-"""
 
 
 @pytest.fixture(scope="session")
@@ -76,11 +72,9 @@ def engine(
 def console(browser: Browser, engine: Engine, request: pytest.FixtureRequest) -> Generator[Console]:
     """Fails its test when anything goes wrong on the page, whatever the test looks at."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
-    context.add_init_script(_TELL_VIOLATIONS)
     context.request.get(engine.stack.api_url + engine.login_path(), max_redirects=0)
-    console = Console(
-        context, engine, request.node.name.removeprefix("test_").replace("/", "-").replace("[", "-").rstrip("]")
-    )
+    name = request.node.name.removeprefix("test_").replace("/", "-").replace("[", "-").rstrip("]")
+    console = Console(context, engine.stack.api_url, name)
     yield console
     console.shot()
     context.close()

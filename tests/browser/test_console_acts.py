@@ -1,5 +1,7 @@
 """What is done in the console is done in the engine, and followed to its end."""
 
+import re
+
 from playwright.sync_api import Page, expect
 
 from tests.browser.window import Console, Engine
@@ -145,7 +147,7 @@ def test_cancel_says_what_it_ends_and_can_be_done_once(console: Console, engine:
 
 def test_new_runs_are_counted_and_rows_change_where_they_stand(console: Console, engine: Engine) -> None:
     old = engine.start("lonely")
-    page = console.open("/runs?workflow=lonely")
+    page = console.open("/runs?filter=workflow:lonely")
     first = page.locator(".table-row").first
     expect(first).to_have_attribute("data-row", old)
     new = engine.start("lonely")
@@ -155,6 +157,141 @@ def test_new_runs_are_counted_and_rows_change_where_they_stand(console: Console,
     expect(first).to_have_attribute("data-row", old)
     page.locator(".news-button").click()
     expect(page.locator(".table-row").first).to_have_attribute("data-row", new)
+
+
+def act_as(page: Page, name: str) -> None:
+    """Say another name; with the token of this machine that is who acts."""
+    page.get_by_title("Whom the record names for what you do").click()
+    page.get_by_label("Your name").fill(name)
+    page.get_by_role("button", name="Keep").click()
+
+
+def test_two_people_fill_the_form_in_and_both_are_on_record(console: Console, engine: Engine) -> None:
+    run_id, approval_id = engine.asking("refund", amount=80)
+    page = console.open(f"/approvals?id={approval_id}")
+    expect(page.locator(".detail")).to_contain_text("Refund 80 EUR?")
+    expect(page.locator(".detail")).to_contain_text("0 of 2 yeses")
+    for name, count in (("grace", 1), ("linus", 2)):
+        act_as(page, name)
+        page.locator(".detail").get_by_role("button", name="Approve").click()
+        dialog = page.get_by_role("dialog")
+        button = dialog.get_by_role("button", name="Approve", exact=True)
+        expect(button).to_be_disabled()
+        dialog.get_by_label("Why *").fill("it came late")
+        dialog.get_by_label("amount").fill("700")
+        expect(dialog).to_contain_text("amount must be at most 500")
+        dialog.get_by_label("amount").fill("80")
+        dialog.get_by_text("The same from a terminal or a script").click()
+        expect(dialog).to_contain_text(f"headrace approve {run_id} --task agreed")
+        button.click()
+        expect(page.get_by_role("list", name="Votes").locator("> li")).to_have_count(count)
+    expect(page.get_by_role("list", name="Votes")).to_contain_text("console")
+    engine.until_status(run_id, "completed")
+    votes = engine.get(f"/approvals/{approval_id}")["record"]
+    assert [(vote["by"], vote["source"], vote["form"]["amount"]) for vote in votes] == [
+        ("grace", "console", 80),
+        ("linus", "console", 80),
+    ]
+
+
+def test_a_rerun_says_what_repeats_and_with_which_version(console: Console, engine: Engine) -> None:
+    run_id, _ = engine.failed_order("again")
+    page = console.open(f"/runs/{run_id}?task=charge")
+    panel = page.get_by_role("complementary")
+    panel.get_by_text("With another input").click()
+    panel.get_by_label("Input of the task, as JSON").fill('{"order_id": "again", "amount": 10}')
+    panel.get_by_role("button", name="Rerun from here with the edited input").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("on version 1, the one that it is on")
+    expect(dialog.get_by_role("table", name="What runs again").get_by_role("row", name="charge")).to_be_visible()
+    expect(dialog).to_contain_text("Reused as they stand: validate, stock, fraud.")
+    dialog.get_by_role("button", name="Rerun 5 tasks").click()
+    tray(page, "it helped: the run is completed")
+    reran = next(
+        each for each in engine.get(f"/runs/{run_id}/history", by="people")["items"] if each["kind"] == "reran"
+    )
+    assert (reran["actor"], reran["detail"]["reason"]) == ("console", "rerun by console")
+    page.get_by_role("tab", name="Audit").click()
+    expect(page.locator(".table-row", has_text="reran")).to_contain_text("rerun by console")
+
+
+def test_many_runs_are_shown_frozen_and_followed_to_what_became_of_each(console: Console, engine: Engine) -> None:
+    runs = [engine.start("lonely") for _ in range(3)]
+    page = console.open("/runs?filter=workflow:lonely+status:running")
+    for run_id in runs[:2]:
+        page.locator(f"[data-row='{run_id}']").get_by_role("checkbox").check()
+    bar = page.get_by_role("group", name="One act on many runs")
+    expect(bar).to_contain_text("2 runs chosen")
+    bar.get_by_label("Act").select_option("cancel")
+    bar.get_by_role("button", name="See what it would do").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Exactly these 2 runs are chosen")
+    button = dialog.get_by_role("button", name="Cancel 2")
+    expect(button).to_be_disabled()
+    dialog.get_by_label("to confirm").fill("2")
+    dialog.get_by_label("Reason or comment").fill("incident 7")
+    button.click()
+    expect(page.locator("[data-later=cancelled]")).to_contain_text("2")
+    expect(page.locator(".table-row [data-status=cancelled]")).to_have_count(2)
+    tray(page, "2 cancelled")
+    assert engine.get(f"/runs/{runs[2]}")["status"] == "running"
+    (bulk,) = [each for each in engine.get("/bulk")["items"] if each["reason"] == "incident 7"]
+    assert (bulk["done"], bulk["created_by"]) == (2, "console")
+
+
+def test_a_limit_is_changed_while_tasks_wait(console: Console, engine: Engine) -> None:
+    engine.put("/pools/press", limit=1)
+    runs = [engine.start("print") for _ in range(2)]
+    engine.until("the queue of the pool", lambda: engine.get("/pools/press")["waiters"])
+    page = console.open("/workers?tab=pools&pool=press")
+    expect(page.get_by_role("table", name="Queue of press").locator(f"a[href$='{runs[1]}']")).to_be_visible()
+    page.get_by_role("button", name="Limits").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Slots").fill("2")
+    dialog.get_by_text("The same from a terminal or a script").click()
+    expect(dialog).to_contain_text("headrace set-pool press --limit 2")
+    dialog.get_by_role("button", name="Set", exact=True).click()
+    expect(page.get_by_text("Nobody waits.")).to_be_visible()
+    expect(page.get_by_role("table", name="Holders of press").locator(f"a[href$='{runs[1]}']")).to_be_visible()
+
+
+def test_the_gate_says_what_a_publish_leads_to(console: Console, engine: Engine) -> None:
+    engine.publish("name: gate\ntasks: { wait: { run: shop.notify, queue: nobody } }")
+    run_id = engine.start("gate")
+    page = console.open("/publish?workflow=gate")
+    editor = page.get_by_label("Definition, as YAML or JSON")
+    expect(editor).to_have_value(re.compile("nobody"))
+    editor.fill(
+        "name: gate\ntasks:\n  wait: { run: shop.notify, queue: nobody }\n  tell: { run: shop.notify, needs: wait }"
+    )
+    page.get_by_role("button", name="Check", exact=True).click()
+    expect(page.get_by_role("list", name="Difference")).to_contain_text("added tell")
+    expect(page.get_by_role("table", name="Runs in flight, by version and status")).to_contain_text("finishes on v1")
+    page.get_by_role("button", name="Publish …").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("1 run in flight finish")
+    dialog.get_by_role("button", name="Publish", exact=True).click()
+    tray(page, "version 2 is the latest")
+    expect(page.get_by_text("1 run is still pinned to an older version")).to_be_visible()
+    page.get_by_role("button", name="Move to v2").click()
+    page.get_by_role("dialog").get_by_role("button", name="Move 1").click()
+    expect(page.get_by_role("heading", name="Move to the latest version · 1")).to_be_visible()
+    engine.until_status(run_id, "pausing")  # nobody serves its queue: what was handed out has to end first
+
+
+def test_a_paused_workflow_says_since_when_and_why(console: Console, engine: Engine) -> None:
+    engine.publish("name: held\ntasks: { wait: { wait: { for: 1h } } }")
+    engine.start("held")
+    page = console.open("/workflows/held")
+    page.get_by_role("button", name="Pause …").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Reason or comment").fill("the bank is away")
+    dialog.get_by_role("button", name="Pause", exact=True).click()
+    expect(page.locator(".notice")).to_contain_text("the bank is away")
+    tray(page, "1 paused")
+    page.get_by_role("button", name="Resume …").click()
+    page.get_by_role("dialog").get_by_role("button", name="Resume", exact=True).click()
+    tray(page, "its runs go on")
 
 
 CORPUS = (

@@ -60,3 +60,19 @@ def test_who_logs_out_is_asked_again(stranger: BrowserContext, engine: Engine) -
     page.get_by_title("Whom the record names for what you do").click()
     page.get_by_role("button", name="Log out").click()
     expect(page.get_by_role("heading", name="Log in to Headrace")).to_be_visible()
+
+
+def test_who_may_only_look_sees_every_button_and_why_it_is_off(stranger: BrowserContext, engine: Engine) -> None:
+    made = engine.post("/tokens", name="reader", scopes=["read"])
+    run_id = engine.start("lonely")
+    page = stranger.new_page()
+    page.goto(engine.stack.console_url)
+    page.get_by_label("API token").fill(made["secret"])
+    page.get_by_role("button", name="Log in").click()
+    expect(page.locator("nav.nav")).to_be_visible()
+    page.goto(f"{engine.stack.console_url}runs/{run_id}")
+    button = page.get_by_role("button", name="Cancel …")
+    expect(button).to_be_disabled()
+    expect(button).to_have_attribute("title", "reader lacks the scope operate that this needs")
+    page.goto(f"{engine.stack.console_url}audit")
+    expect(page.get_by_text("reader lacks the scope admin")).to_be_visible()

@@ -1,5 +1,6 @@
 """Every page opens without a fault, is legible to everybody, and shows the same to a colleague with its link."""
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ AXE: Final = Path(__file__).parents[2] / "api" / "dashboard" / "node_modules" / 
 PAGES = {
     "overview": "/",
     "runs": "/runs",
-    "runs-failed": "/runs?status=failed&workflow=orders",
+    "runs-failed": "/runs?filter=status:failed+workflow:orders",
     "run-timeline": "/runs/{failed}",
     "run-task": "/runs/{failed}?task=charge",
     "run-graph": "/runs/{failed}?tab=graph",
@@ -28,10 +29,19 @@ PAGES = {
     "run-map": "/runs/{imported}?task=rows",
     "run-item": "/runs/{imported}?tab=graph&task=rows.7",
     "run-signals": "/runs/{imported}?tab=approvals",
+    "run-effects": "/runs/{undone}?tab=effects",
+    "run-undone": "/runs/{undone}?tab=graph&task=hotel.compensate",
+    "run-relations": "/runs/{parent}?tab=relations",
+    "run-rounds": "/runs/{child}?task=poll",
+    "run-audit": "/runs/{asking}?tab=audit",
+    "run-pool": "/runs/{queued}?task=sheet",
     "approvals": "/approvals",
+    "approval-votes": "/approvals?id={question}",
+    "delegations": "/approvals?show=delegations",
     "approvals-parked": "/approvals?show=parked",
     "letters": "/dead-letters",
     "letters-each": "/dead-letters?tab=letters",
+    "letters-filtered": "/dead-letters?tab=letters&filter=workflow:orders+error:bank",
     "letters-replays": "/dead-letters?tab=replays",
     "letter": "/dead-letters/{letter}",
     "workflows": "/workflows",
@@ -39,7 +49,13 @@ PAGES = {
     "launch": "/workflows/orders?tab=launch",
     "versions": "/workflows/orders?tab=versions",
     "triggers": "/triggers",
+    "publish": "/publish?workflow=orders",
     "workers": "/workers",
+    "pools": "/workers?tab=pools",
+    "pauses": "/workers?tab=pauses",
+    "bulks": "/bulk",
+    "bulk": "/bulk/{bulk}",
+    "audit": "/audit",
     "system": "/system",
 }
 
@@ -55,7 +71,26 @@ def scene(engine: Engine) -> dict[str, str]:
     engine.until_status(imported, "waiting")
     answer = engine.http.post("/subscriptions", json={"name": "scene", "topic": "scene.orders", "workflow": "orders"})
     assert answer.is_success, answer.text
+    undone = engine.start("trip")
+    engine.until_status(undone, "compensated")
+    parent = engine.start("parcels")
+    engine.until_status(parent, "completed")
+    child = engine.get(f"/runs/{parent}/relations")["items"][0]["run_id"]
+    _, question = engine.asking("refund", amount=120)
+    engine.put("/pools/press", limit=1)
+    engine.start("print")
+    queued = engine.start("print")
+    engine.until("the queue of the pool", lambda: engine.get("/pools/press")["waiters"])
+    engine.post("/delegations", **{"from": "ada", "to": "grace", "ends_at": "2100-01-01T00:00:00Z"})
+    engine.post("/queues/slow/pause", reason="the printer is away")
+    bulk = engine.post("/bulk", act="pause", run_ids=[lonely], reason="to look at")["bulk_id"]
     return {
+        "undone": undone,
+        "parent": parent,
+        "child": child,
+        "question": question,
+        "queued": queued,
+        "bulk": bulk,
         "failed": failed,
         "letter": letter,
         "asking": asking,
@@ -140,6 +175,87 @@ def test_what_a_body_logged_is_found_by_its_text(console: Console, scene: dict[s
     page.get_by_label("Text").fill("")
     lines.first.get_by_role("button").click()
     expect(page.get_by_role("complementary", name="Task charge")).to_be_visible()
+
+
+def test_what_was_undone_stands_with_its_task(console: Console, scene: dict[str, str]) -> None:
+    page = console.open(f"/runs/{scene['undone']}?tab=effects")
+    expect(page.locator(".notice")).to_contain_text("2 of 2 undone")
+    page.get_by_role("button", name="what undoes hotel").click()
+    expect(page.get_by_role("complementary", name="Task hotel.compensate")).to_contain_text("shop.gift")
+    page.get_by_role("tab", name="Graph").click()
+    expect(page.locator(".graph-node", has_text="flight").locator(".graph-undo")).to_contain_text("undone: completed")
+
+
+def test_parent_and_child_lead_to_each_other(console: Console, scene: dict[str, str]) -> None:
+    page = console.open(f"/runs/{scene['parent']}?task=check")
+    page.get_by_role("complementary").locator(f"a[href$='{scene['child']}']").click()
+    expect(page.locator(".run-facts")).to_contain_text("check")
+    expect(page.locator(".timeline-row[data-task=poll]")).to_contain_text("3 rounds")
+    page.locator(".timeline-row[data-task=poll]").click()
+    expect(page.get_by_role("complementary").locator(".attempts")).to_contain_text("round 3")
+    page.get_by_role("tab", name="Relations").click()
+    page.locator(".facts a").first.click()
+    expect(page).to_have_url(re.compile(scene["parent"]))
+
+
+def test_who_holds_the_slots_is_two_presses_away(console: Console, scene: dict[str, str]) -> None:
+    page = console.open(f"/runs/{scene['queued']}")
+    page.locator(".banner [data-code=SLOT_AWAITED]").get_by_role("link", name="pool").click()
+    expect(page.get_by_role("table", name="Holders of press")).to_contain_text("sheet")
+    expect(page.get_by_role("table", name="Queue of press").locator(f"a[href$='{scene['queued']}']")).to_be_visible()
+
+
+def test_chips_and_text_are_one_filter(console: Console, scene: dict[str, str]) -> None:
+    page = console.open("/runs?filter=workflow:orders")
+    box = page.get_by_label("Filter", exact=True)
+    expect(box).to_have_value("workflow:orders")
+    box.fill("workflow:orders   status:failed,cancelled")
+    box.press("Enter")
+    chips = page.get_by_role("group", name="Clauses of the filter")
+    expect(chips).to_contain_text("status failed or cancelled")
+    expect(page).to_have_url(re.compile("status%3Afailed%2Ccancelled"))
+    expect(page.get_by_label("How many match")).to_have_text("1")
+    facets = page.get_by_role("complementary", name="What they are")
+    facets.get_by_role("button", name=re.compile("^Only status:failed")).click()
+    expect(box).to_have_value("workflow:orders status:failed,cancelled status:failed")
+    chips.get_by_role("button", name="Remove workflow:orders").click()
+    expect(box).to_have_value("status:failed,cancelled status:failed")
+
+
+def test_a_filter_that_is_wrong_says_what_was_meant(console: Console, scene: dict[str, str]) -> None:
+    page = console.open("/runs")
+    page.get_by_label("Filter", exact=True).fill("statsu:failed")
+    expect(page.locator(".field-error")).to_contain_text("status")
+    expect(page.locator(".table-row").first).to_be_visible()  # what was shown stays
+    console.faults[:] = [fault for fault in console.faults if "422" not in fault]  # what was just shown
+
+
+def test_a_stretch_of_time_is_chosen_by_dragging_over_it(console: Console, scene: dict[str, str]) -> None:
+    page = console.open("/runs")
+    bars = page.locator(".histogram-bars.brushed")
+    expect(bars).to_be_visible()
+    area = bars.bounding_box()
+    assert area is not None
+    page.mouse.move(area["x"] + 1, area["y"] + 10)
+    page.mouse.down()
+    page.mouse.move(area["x"] + area["width"] - 1, area["y"] + 10)
+    page.mouse.up()
+    chips = page.get_by_role("group", name="Clauses of the filter")
+    expect(chips.get_by_role("button", name=re.compile("^Remove started:>="))).to_be_visible()
+    expect(chips.get_by_role("button", name=re.compile("^Remove started:<"))).to_be_visible()
+
+
+def test_a_filter_is_kept_as_a_view_for_others(console: Console, engine: Engine, scene: dict[str, str]) -> None:
+    page = console.open("/runs?filter=workflow:payout")
+    page.get_by_role("button", name="Keep as a view").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("Payouts")
+    dialog.get_by_label("For all").select_option("true")
+    dialog.get_by_role("button", name="Keep", exact=True).click()
+    views = page.get_by_role("group", name="Views")
+    expect(views.get_by_role("button", name="Payouts")).to_have_attribute("aria-pressed", "true")
+    (view,) = [each for each in engine.get("/views", of="runs")["items"] if each["name"] == "Payouts"]
+    assert (view["filter"], view["owner"], view["is_shared"]) == ("workflow:payout", "console", True)
 
 
 def test_an_address_that_is_none_says_so(console: Console, engine: Engine) -> None:

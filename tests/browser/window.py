@@ -11,6 +11,10 @@ from playwright.sync_api import BrowserContext, Dialog, Page, expect
 from headrace.stack import Stack
 
 SHOTS: Final = Path(__file__).parent / "shots"
+_TELL_VIOLATIONS: Final = """
+document.addEventListener("securitypolicyviolation", (event) =>
+  console.error(`policy: ${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`));
+"""
 WAIT_SECONDS: Final = 40.0
 """For a fact, on a machine that is busy with other tests."""
 
@@ -35,6 +39,15 @@ class Engine:
         assert answer.is_success, answer.text
         return str(answer.json()["run_id"])
 
+    def post(self, path: str, **body: Any) -> Any:
+        response = self.http.post(path, json=body)
+        assert response.is_success, response.text
+        return response.json()
+
+    def put(self, path: str, **body: Any) -> None:
+        response = self.http.put(path, json=body)
+        assert response.is_success, response.text
+
     def login_path(self) -> str:
         """What logs one browser in."""
         return str(self.http.post("/login-codes").raise_for_status().json()["path"])
@@ -57,9 +70,9 @@ class Engine:
         letter = self.until("the letter", lambda: self.get("/dead-letters", filter=f"run:{run_id}")["items"])[0]
         return run_id, str(letter["dead_letter_id"])
 
-    def asking(self) -> tuple[str, str]:
+    def asking(self, workflow: str = "release", **input: Any) -> tuple[str, str]:
         """A run that waits for a decision, and the approval."""
-        run_id = self.start("release", ref="v2")
+        run_id = self.start(workflow, **input)
         self.until_status(run_id, "waiting")
         approvals = self.get("/approvals")["items"]
         return run_id, next(each["approval_id"] for each in approvals if each["run_id"] == run_id)
@@ -68,10 +81,12 @@ class Engine:
 class Console:
     """The console in one window, and what went wrong in it."""
 
-    def __init__(self, context: BrowserContext, engine: Engine, name: str) -> None:
+    def __init__(self, context: BrowserContext, base: str, name: str) -> None:
+        """base: the address of the API that serves it."""
+        context.add_init_script(_TELL_VIOLATIONS)
         self.page: Page = context.new_page()
         self.faults: list[str] = []
-        self._base, self._name = engine.stack.api_url, name
+        self._base, self._name = base, name
         self.page.on("console", lambda said: self._note(said.type in ("error", "warning"), f"console: {said.text}"))
         self.page.on("pageerror", lambda error: self._note(True, f"error: {error}"))
         self.page.on("dialog", self._refuse)

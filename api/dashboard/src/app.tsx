@@ -4,8 +4,11 @@ import { useOverview } from "./api/hooks";
 import { useLive } from "./api/live";
 import { MAP, useKeys } from "./keys";
 import { ApprovalsPage } from "./pages/approvals";
+import { AuditPage } from "./pages/audit";
+import { BulkPage, BulksPage } from "./pages/bulk";
 import { LetterPage, LettersPage } from "./pages/letters";
 import { OverviewPage } from "./pages/overview";
+import { PublishPage } from "./pages/publish";
 import { RunPage } from "./pages/run/page";
 import { RunsPage } from "./pages/runs";
 import { SystemPage } from "./pages/system";
@@ -31,6 +34,10 @@ const ROUTES: [string, Page][] = [
   ["/approvals", ApprovalsPage],
   ["/dead-letters", LettersPage],
   ["/dead-letters/:id", LetterPage],
+  ["/bulk", BulksPage],
+  ["/bulk/:id", BulkPage],
+  ["/publish", PublishPage],
+  ["/audit", AuditPage],
   ["/workflows", WorkflowsPage],
   ["/workflows/:name", WorkflowPage],
   ["/triggers", TriggersPage],
@@ -88,13 +95,15 @@ function Navigation() {
       </ul>
       <p className="nav-group">Build</p>
       <ul>
-        <Item to="/workflows" icon="workflows" word="Workflows" current={path.startsWith("/workflows")} />
+        <Item to="/workflows" icon="workflows" word="Workflows" current={path.startsWith("/workflows") || path === "/publish"} />
         <Item to="/triggers" icon="triggers" word="Triggers" current={path.startsWith("/triggers")} />
       </ul>
       <p className="nav-group">Operate</p>
       <ul>
         <Item to="/workers" icon="workers" word="Workers" current={path.startsWith("/workers")} count={queuesAlone} tone="warn" what="queues nobody serves" />
+        <Item to="/bulk" icon="bulk" word="Bulk acts" current={path.startsWith("/bulk")} />
         <Item to="/system" icon="system" word="System" current={path.startsWith("/system")} />
+        <Item to="/audit" icon="audit" word="Audit" current={path.startsWith("/audit")} />
       </ul>
       <div className="nav-foot">
         <span className="nav-word faint">{data ? `v${data.version}` : ""}</span>
@@ -180,8 +189,9 @@ function Help({ onClose }: { onClose: () => void }) {
 }
 
 function ActorDialog({ onClose }: { onClose: () => void }) {
-  const { actor } = usePrefs();
+  const { actor, roles } = usePrefs();
   const [name, setName] = useState(actor);
+  const [said, setSaid] = useState(roles);
   const isGood = /^[^\p{C}]{1,200}$/u.test(name.trim());
   const session = currentSession();
   const leave = <Button kind="quiet" onClick={() => void logOut()}>Log out</Button>;
@@ -189,7 +199,7 @@ function ActorDialog({ onClose }: { onClose: () => void }) {
     return (
       <Dialog title="Who acts" onClose={onClose}>
         <div className="dialog-body">
-          <p>You are <b>{session.name}</b>, by the API token of that name. It may {session.scopes.join(", ")}.</p>
+          <p>You are <b>{session.name}</b>, by the API token of that name. It may {session.scopes.join(", ")}{session.roles.length > 0 && <>, and has the roles {session.roles.join(", ")}</>}.</p>
         </div>
         <footer className="dialog-foot">{leave}</footer>
       </Dialog>
@@ -201,13 +211,16 @@ function ActorDialog({ onClose }: { onClose: () => void }) {
         onSubmit={(event) => {
           event.preventDefault();
           if (!isGood) return;
-          setPrefs({ actor: name.trim() });
+          setPrefs({ actor: name.trim(), roles: said.trim() });
           onClose();
         }}
       >
         <div className="dialog-body">
           <Field label="Your name" hint="Stands in the history of everything you do here. With the token of this machine you may choose it." error={isGood ? undefined : "up to 200 printable characters"}>
             {(id) => <input id={id} value={name} onChange={(event) => setName(event.target.value)} autoFocus />}
+          </Field>
+          <Field label="Your roles" hint="With commas between them: approvals may ask for one, such as finance.">
+            {(id) => <input id={id} value={said} maxLength={1000} onChange={(event) => setSaid(event.target.value)} />}
           </Field>
         </div>
         <footer className="dialog-foot">

@@ -10,7 +10,10 @@ export const GOES: Record<string, { to: string; word: string }> = {
   w: { to: "/workflows", word: "Workflows" },
   t: { to: "/triggers", word: "Triggers" },
   k: { to: "/workers", word: "Workers" },
+  b: { to: "/bulk", word: "Bulk acts" },
   s: { to: "/system", word: "System" },
+  u: { to: "/audit", word: "Audit" },
+  p: { to: "/publish", word: "Publish" },
 };
 
 export const MAP: [string[], string][] = [

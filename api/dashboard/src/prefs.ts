@@ -10,11 +10,13 @@ export interface Prefs {
   clock: Clock;
   density: Density;
   actor: string;
+  /** Roles of the actor, with commas between them; only the local token may say them. */
+  roles: string;
   nav: "wide" | "narrow" | "auto";
 }
 
 const KEY = "headrace-console";
-const DEFAULTS: Prefs = { theme: "system", clock: "relative", density: "normal", actor: "console", nav: "auto" };
+const DEFAULTS: Prefs = { theme: "system", clock: "relative", density: "normal", actor: "console", roles: "", nav: "auto" };
 
 function read(): Prefs {
   try {

@@ -494,6 +494,20 @@ async def test_a_repeated_request_is_one_act(api, definitions, engine):
     assert [each["act"] for each in (await api.read("/audit"))["items"]] == ["runs.pause", "workflows.publish_workflow"]
 
 
+async def test_the_record_is_searched_by_who_what_and_on_what(api, definitions):
+    await api.publish(definitions["release"])
+    runs = [await api.start("release") for _ in range(2)]
+    for run_id, who in zip(runs, ("ada", "eve"), strict=True):
+        await api.post(f"/runs/{run_id}/pause", json={}, headers={"Headrace-Actor": who})
+    assert [each["actor"] for each in (await api.read("/audit", actor="eve"))["items"]] == ["eve"]
+    assert [each["target"] for each in (await api.read("/audit", target=runs[0]))["items"]] == [
+        f"/runs/{runs[0]}/pause"
+    ]
+    pages = await api.pages("/audit", act="runs.pause", limit=1)
+    assert [[each["actor"] for each in page] for page in pages] == [["eve"], ["ada"]]
+    assert (await api.read("/audit", actor="ad"))["items"] == []
+
+
 # == what a browser is told ============================================================================================
 async def test_answers_run_nothing_and_stand_in_no_frame(api):
     for path in ("/runs", "/docs", "/openapi.json", "/nope"):

@@ -2,6 +2,9 @@
 
 from uuid import UUID, uuid4
 
+from api.app import create_app
+from tests.integration.api.conftest import client
+
 DIAMOND = """
 name: diamond
 tasks:
@@ -53,8 +56,76 @@ async def test_a_task_that_was_tried_often_shows_its_newest_attempts(api, engine
     assert [span["token"] for span in spans] == list(range(51, 151))
 
 
+async def test_spans_tell_of_rounds_deadlines_and_what_was_undone(api, engine):
+    await api.publish(
+        """
+        name: undone
+        tasks:
+          poll: { run: x, repeat: { until: output == 1, max: 5 }, deadline: 1h }
+          pay: { run: x, compensate: y }
+          child: { workflow: undone-child, needs: poll }
+        """
+    )
+    run_id = await api.start("undone")
+    engine.complete(run_id, "poll", b"0")
+    tasks = {task["name"]: task for task in (await api.read(f"/runs/{run_id}/spans"))["items"]}
+    assert (tasks["poll"]["kind"], tasks["child"]["kind"]) == ("repeat", "workflow")
+    assert (tasks["poll"]["rounds"], [span["round"] for span in tasks["poll"]["spans"]]) == (1, [0])
+    assert tasks["poll"]["deadline_at"] is not None
+    assert tasks["pay"]["compensation"] is None
+    engine.complete(run_id, "pay")
+    await api.post(f"/runs/{run_id}/cancel", json={"reason": "no more"})
+    engine.apply_requests()
+    tasks = {task["name"]: task for task in (await api.read(f"/runs/{run_id}/spans"))["items"]}
+    assert (tasks["poll"]["compensation"], tasks["pay"]["compensation"]) == (None, "queued")
+
+
+async def test_what_people_did_is_told_apart_from_what_the_engine_did(api, engine):
+    await api.publish(DIAMOND)
+    run_id = await api.start("diamond")
+    engine.complete(run_id, "a")
+    await api.post(f"/runs/{run_id}/pause", json={"reason": "look"})
+    engine.apply_requests()
+    acts = (await api.read(f"/runs/{run_id}/history", by="people"))["items"]
+    assert [(act["kind"], act["actor"]) for act in acts] == [("started", "local"), ("paused", "local")]
+    pages = await api.pages(f"/runs/{run_id}/history", by="people", limit=1)
+    assert [[act["kind"] for act in page] for page in pages] == [["started"], ["paused"]]
+
+
 async def test_spans_of_no_run_are_not_found(api):
     assert (await api.get(f"/runs/{uuid4()}/spans")).status_code == 404
+
+
+# == a worker that is crashed ==========================================================================================
+SESSION = "3b241101-e2bb-4255-8caf-4136c566a962"
+
+
+def put_worker(engine, name):
+    engine.connection.execute(
+        """INSERT INTO worker_session (session_id, worker, queues, slots, held, seq, lease, renewed_at, expires_at)
+           VALUES (%s, %s, '{default}', 8, 0, 1, interval '10 s', now(), now() + interval '10 s')""",
+        (SESSION, name),
+    )
+
+
+async def test_nobody_crashes_a_worker_but_where_dev_is(api, engine):
+    put_worker(engine, "worker-1")
+    assert (await api.post(f"/workers/{SESSION}/crash")).status_code == 409
+    assert not (await api.read("/session"))["can_crash"]
+
+
+async def test_what_dev_is_asked_to_crash_is_a_worker_that_is_live(settings, engine, tmp_path):
+    folder = tmp_path / "crash"
+    app = create_app(settings.model_copy(update={"api_crash_folder": folder}))
+    async with app.router.lifespan_context(app), client(app) as api:
+        assert (await api.read("/session"))["can_crash"]
+        assert (await api.post(f"/workers/{uuid4()}/crash")).status_code == 409
+        put_worker(engine, "../worker-1")
+        assert (await api.post(f"/workers/{SESSION}/crash")).status_code == 409
+        engine.connection.execute("UPDATE worker_session SET worker = 'worker-1'")
+        answer = await api.post(f"/workers/{SESSION}/crash")
+        assert (answer.status_code, answer.json()) == (202, {"session_id": SESSION, "worker": "worker-1"})
+    assert [file.name for file in folder.iterdir()] == ["worker-1"]
 
 
 # == overview ==========================================================================================================

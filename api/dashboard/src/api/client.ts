@@ -30,8 +30,9 @@ export class ApiError extends Error {
 }
 
 /** What every request carries; a login adds its CSRF token here, and nowhere else. */
-const carried: { actor: () => string; csrfToken: () => string | null; onUnauthorized: () => void } = {
+const carried: { actor: () => string; roles: () => string; csrfToken: () => string | null; onUnauthorized: () => void } = {
   actor: () => "console",
+  roles: () => "",
   csrfToken: () => null,
   onUnauthorized: () => undefined,
 };
@@ -44,24 +45,28 @@ export interface Sent {
   method: string;
   path: string;
   body?: unknown;
+  /** In place of `body`: a text as it stands, such as a workflow. */
+  text?: { type: string; content: string };
   key?: string;
 }
 
-export async function send<T>({ method, path, body, key }: Sent, signal?: AbortSignal): Promise<T> {
-  const headers = new Headers({ Accept: "application/json" });
+export async function send<T>({ method, path, body, text: written, key }: Sent, signal?: AbortSignal): Promise<T> {
+  const headers = new Headers({ Accept: "application/json", "Headrace-Source": "console" });
+  headers.set("Headrace-Actor", asHeader(carried.actor()));
+  if (carried.roles()) headers.set("Headrace-Roles", asHeader(carried.roles()));
   if (method !== "GET") {
-    headers.set("Headrace-Actor", asHeader(carried.actor()));
     if (key) headers.set("Idempotency-Key", key);
     const token = carried.csrfToken();
     if (token) headers.set("X-CSRF-Token", token);
-    if (body !== undefined) headers.set("Content-Type", "application/json");
+    if (written) headers.set("Content-Type", written.type);
+    else if (body !== undefined) headers.set("Content-Type", "application/json");
   }
   let response: Response;
   try {
     response = await fetch(path, {
       method,
       headers,
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: written ? written.content : body === undefined ? undefined : JSON.stringify(body),
       signal,
       credentials: "same-origin",
       cache: "no-store",

@@ -6,8 +6,7 @@ export function clause(field: string, value: string, comparison = ""): string {
   return `${field}:${comparison}${/[\s,"]|^$|^[<>]/.test(value) ? `"${escaped}"` : escaped}`;
 }
 
-/** A filter of clauses, and of what is left out when it is empty. */
-export function filterOf(clauses: Record<string, string | undefined>): { filter?: string } {
-  const text = Object.entries(clauses).filter(([, value]) => value).map(([field, value]) => clause(field, value ?? "")).join(" ");
-  return text ? { filter: text } : {};
+/** A filter of clauses; what has no value is left out. */
+export function filterOf(clauses: Record<string, string | number | null | undefined>): string {
+  return Object.entries(clauses).filter(([, value]) => value !== null && value !== undefined && value !== "").map(([field, value]) => clause(field, String(value))).join(" ");
 }

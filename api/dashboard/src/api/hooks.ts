@@ -91,6 +91,20 @@ export function useAttempts(id: string, task: string) {
   });
 }
 
+/** Who asked for a run, and what its tasks have asked for. */
+export function useRelations(id: string) {
+  const poll = usePoll(5000);
+  const query = useInfiniteQuery({
+    queryKey: ["run", id, "relations"],
+    queryFn: ({ pageParam, signal }) => get("/runs/{run_id}/relations", { run_id: id }, { limit: 200, ...(pageParam ? { page: pageParam } : {}) }, signal),
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: (page) => page.next ?? undefined,
+    refetchInterval: poll,
+  });
+  const data = useMemo(() => query.data && { parent: query.data.pages[0]?.parent ?? null, children: query.data.pages.flatMap((page) => page.items) }, [query.data]);
+  return { data, error: query.error, more: query.hasNextPage, fetchMore: () => void query.fetchNextPage() };
+}
+
 export function useVersion(workflow: string, version: number | undefined) {
   return useQuery({
     queryKey: ["version", workflow, version],
@@ -101,11 +115,24 @@ export function useVersion(workflow: string, version: number | undefined) {
 }
 
 export function useWorkflow(workflow: string) {
-  return useQuery({ queryKey: ["workflow", workflow], queryFn: ({ signal }) => get("/workflows/{workflow}", { workflow }, {}, signal) });
+  return useQuery({ queryKey: ["workflow", workflow], queryFn: ({ signal }) => get("/workflows/{workflow}", { workflow }, {}, signal), enabled: Boolean(workflow) });
 }
 
 export function useWorkflows() {
   return useQuery({ queryKey: ["workflows"], queryFn: ({ signal }) => get("/workflows", {}, { limit: 200 }, signal), refetchInterval: usePoll() });
+}
+
+export function usePauses() {
+  const poll = usePoll(5000);
+  return useQuery({
+    queryKey: ["pauses"],
+    queryFn: async ({ signal }) => {
+      const [workflows, queues] = await Promise.all([get("/pauses", {}, { limit: 200 }, signal), get("/queues/pauses", {}, {}, signal)]);
+      return { workflows: workflows.items, queues: queues.items };
+    },
+    refetchInterval: poll,
+    placeholderData: keepPreviousData,
+  });
 }
 
 interface Paged<T> {

@@ -157,7 +157,7 @@ export interface paths {
         /**
          * List Acts
          * @description What was done through the API, newest first: who, when, why, from where. Starts and signals are in the history of
-         *     their runs.
+         *     their runs. With a filter, of the newest 100,000 acts.
          */
         get: operations["tokens_list_acts"];
         put?: never;
@@ -1028,7 +1028,8 @@ export interface paths {
         };
         /**
          * History
-         * @description All that ever moved the run, in order and without a gap in `row_version`.
+         * @description All that ever moved the run, in order and without a gap in `row_version`; with `by=people` only what somebody
+         *     did.
          */
         get: operations["runs_history"];
         put?: never;
@@ -1805,6 +1806,27 @@ export interface paths {
         get: operations["workers_list_all"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/workers/{session_id}/crash": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Crash
+         * @description Kill a worker without a warning, to see what becomes of its tasks. Only the owner of a `headrace dev` can, whose
+         *     workers they are; elsewhere it is refused with 409.
+         */
+        post: operations["workers_crash"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3298,6 +3320,7 @@ export interface components {
          * @description Who calls.
          */
         Session: {
+            can_crash: boolean;
             csrf_token: string | null;
             local: boolean;
             name: string;
@@ -3379,6 +3402,7 @@ export interface components {
             ended_at: string;
             finished_at: string | null;
             outcome: string;
+            round: number | null;
             started_at: string | null;
             token: number;
             worker: string;
@@ -3548,12 +3572,15 @@ export interface components {
         TaskSpans: {
             attempt: number;
             changed_at: string | null;
+            compensation: components["schemas"]["TaskStatus"] | null;
+            deadline_at: string | null;
             due_at: string | null;
             index: number;
             items: components["schemas"]["ItemCounts"] | null;
             kind: string;
             name: string;
             needs: number[];
+            rounds: number;
             spans: components["schemas"]["Span"][];
             status: components["schemas"]["TaskStatus"];
             token: number;
@@ -3675,6 +3702,11 @@ export interface components {
             slots: number;
             /** Format: date-time */
             started_at: string;
+            worker: string;
+        };
+        /** WorkerCrash */
+        WorkerCrash: {
+            session_id: string;
             worker: string;
         };
         /** WorkerPage */
@@ -4448,6 +4480,12 @@ export interface operations {
     tokens_list_acts: {
         parameters: {
             query?: {
+                /** @description Only what they did */
+                actor?: string | null;
+                /** @description Only acts of this name, such as `runs.cancel` */
+                act?: string | null;
+                /** @description Only on what has this in its address */
+                target?: string | null;
                 /** @description Items on a page */
                 limit?: number;
                 /** @description `next` of the page before */
@@ -8305,6 +8343,8 @@ export interface operations {
     runs_history: {
         parameters: {
             query?: {
+                /** @description Only what somebody did */
+                by?: "people" | null;
                 /** @description Items on a page */
                 limit?: number;
                 /** @description `next` of the page before */
@@ -12536,6 +12576,100 @@ export interface operations {
             };
             /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is wrong; `errors` says where */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A fault of ours */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; try again after `Retry-After` seconds */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    workers_crash: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The caller's name for this request: repeating it gives the same answer. */
+                "Idempotency-Key"?: string;
+                /** @description Who acts, for the record; only with the local token. Others act in their own name. */
+                "Headrace-Actor"?: string;
+            };
+            path: {
+                session_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "*/*"?: never;
+            };
+        };
+        responses: {
+            /** @description WorkerCrash */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkerCrash"];
+                };
+            };
+            /** @description It is not known who calls: send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Refused: the token lacks the scope, or the request comes from a page of another origin or by a foreign name */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -1,8 +1,11 @@
+import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { decide } from "../acts";
+import { delegate, endDelegation, yesesOf } from "../acts";
 import { get, type Schemas } from "../api/client";
 import { shortId, useList, useVersion } from "../api/hooks";
+import { usePrefs } from "../prefs";
 import { Link, useParams, useTitle } from "../router";
+import { actorOf, rolesOf } from "../session";
 import { ActButton } from "../ui/act";
 import { UserFault } from "../ui/fault";
 import { Instant } from "../ui/instant";
@@ -10,8 +13,8 @@ import { Payload } from "../ui/json";
 import { Empty, Failure, Loading, Panel, Segmented, Tabs } from "../ui/parts";
 import { Status } from "../ui/status";
 import { DataTable, type Column } from "../ui/table";
-import { useQuery } from "@tanstack/react-query";
-import { ApprovalFacts } from "./run/tabs";
+import { ApprovalActs, ApprovalFacts, Course, Votes } from "./approval";
+import { specsOf } from "./run/spec";
 import { Resolve } from "./run/task_panel";
 
 type Approval = Schemas["Approval"];
@@ -22,38 +25,44 @@ export function ApprovalsPage() {
   useTitle("Approvals");
   const [filter, set] = useParams(NAMES);
   const parked = useList<Parked>(["parked"], (page, signal) => get("/parked-tasks", {}, { limit: 100, ...(page ? { page } : {}) }, signal), { live: 5000 });
-  const isParked = filter.show === "parked";
+  const show = filter.show || "approvals";
   return (
     <div className="page filled">
       <header className="page-head"><h1>Approvals</h1><span className="muted">questions to people, and effects of which nobody knows whether they happened</span></header>
       <Tabs
         label="What waits for a person"
-        current={isParked ? "parked" : "approvals"}
-        onChange={(id) => set({ show: id === "parked" ? "parked" : "", id: "" })}
-        tabs={[{ id: "approvals", word: "Approvals" }, { id: "parked", word: "Did it happen?", count: parked.rows.length || undefined, tone: "warn" }]}
+        current={show}
+        onChange={(id) => set({ show: id === "approvals" ? "" : id, id: "" })}
+        tabs={[{ id: "approvals", word: "Approvals" }, { id: "parked", word: "Did it happen?", count: parked.rows.length || undefined, tone: "warn" }, { id: "delegations", word: "Delegations" }]}
       />
-      {isParked ? <ParkedTasks list={parked} selected={filter.id ?? ""} onSelect={(id) => set({ id })} /> : <Inbox status={(filter.status || "waiting") as Schemas["ApprovalFilter"]} selected={filter.id ?? ""} set={set} />}
+      {show === "parked" ? <ParkedTasks list={parked} selected={filter.id ?? ""} onSelect={(id) => set({ id })} /> : show === "delegations" ? <Delegations /> : <Inbox status={(filter.status || "waiting") as Shown} selected={filter.id ?? ""} set={set} />}
     </div>
   );
 }
 
-function Inbox({ status, selected, set }: { status: Schemas["ApprovalFilter"]; selected: string; set: (change: Record<string, string>) => void }) {
-  const list = useList<Approval>(["approvals", "list", status], (page, signal) => get("/approvals", {}, { status, limit: 100, ...(page ? { page } : {}) }, signal), { live: 5000 });
+type Shown = Schemas["ApprovalFilter"] | "mine";
+const WORDS: Record<Shown, string> = { waiting: "waiting", mine: "waiting for me", approved: "approved", rejected: "rejected", expired: "expired", cancelled: "cancelled", all: "all" };
+
+function Inbox({ status, selected, set }: { status: Shown; selected: string; set: (change: Record<string, string>) => void }) {
+  const prefs = usePrefs();
+  const asked = status === "mine" ? { for: "me" as const } : { status };
+  const key = ["approvals", "list", status, ...(status === "mine" ? [actorOf(prefs), rolesOf(prefs).join()] : [])];
+  const list = useList<Approval>(key, (page, signal) => get("/approvals", {}, { ...asked, limit: 100, ...(page ? { page } : {}) }, signal), { live: 5000 });
+  const isOpen = status === "waiting" || status === "mine";
   const columns = useMemo<Column<Approval>[]>(
     () => [
       { id: "status", head: "Status", width: "116px", cell: (row) => <Status of={row.status} /> },
       { id: "title", head: "Question", width: "minmax(180px, 2fr)", cell: (row) => <b className="clip">{row.title || row.task}</b> },
+      { id: "votes", head: "Yeses", width: "62px", right: true, cell: (row) => <span className="num muted">{yesesOf(row)}/{row.needed}</span> },
       { id: "run", head: "Run", width: "minmax(140px, 1fr)", cell: (row) => <Link to={`/runs/${row.run_id}?task=${encodeURIComponent(row.task)}`} className="link mono clip">{shortId(row.workflow, row.run_id)}</Link> },
       { id: "asked", head: "Asked", width: "96px", cell: (row) => <Instant at={row.asked_at} /> },
-      status === "waiting"
+      isOpen
         ? { id: "expires", head: "Expires", width: "96px", cell: (row: Approval) => (row.expires_at ? <Instant at={row.expires_at} future /> : <span className="faint">never</span>) }
         : { id: "by", head: "Decided by", width: "minmax(110px, 1fr)", cell: (row: Approval) => <span className="clip muted">{row.decided_by ?? ""}</span> },
     ],
-    [status],
+    [isOpen],
   );
-  const chosen = list.rows.find((row) => row.approval_id === selected) ?? (selected ? undefined : list.rows[0]);
-  const other = useQuery({ queryKey: ["approvals", "one", selected], queryFn: ({ signal }) => get("/approvals/{approval_id}", { approval_id: selected }, {}, signal), enabled: Boolean(selected) && !chosen });
-  const shown = chosen ?? other.data;
+  const shown = selected || list.rows[0]?.approval_id;
   return (
     <>
       <div className="filters">
@@ -61,7 +70,7 @@ function Inbox({ status, selected, set }: { status: Schemas["ApprovalFilter"]; s
           label="Status"
           value={status}
           onChange={(next) => set({ status: next === "waiting" ? "" : next, id: "" })}
-          options={(["waiting", "approved", "rejected", "expired", "cancelled", "all"] as const).map((value) => ({ value, word: value }))}
+          options={(Object.keys(WORDS) as Shown[]).map((value) => ({ value, word: WORDS[value] }))}
         />
       </div>
       {list.query.error ? <Failure error={list.query.error} /> : !list.query.data ? <Loading /> : (
@@ -71,43 +80,80 @@ function Inbox({ status, selected, set }: { status: Schemas["ApprovalFilter"]; s
             rows={list.rows}
             columns={columns}
             keyOf={(row) => row.approval_id}
-            selected={shown?.approval_id ?? null}
+            selected={shown ?? null}
             onOpen={(row) => set({ id: row.approval_id })}
             more={list.more}
             onMore={list.fetchMore}
-            empty={<Empty icon="check" title={status === "waiting" ? "Nobody is waited for." : `No approval is ${status}.`}>A task with <code>approval: {"{ title: … }"}</code> asks here, and in the terminal: <code>headrace approvals</code></Empty>}
+            empty={<Empty icon="check" title={status === "waiting" ? "Nobody is waited for." : status === "mine" ? "Nothing waits for you." : `No approval is ${status}.`}>A task with <code>approval: {"{ title: … }"}</code> asks here, and in the terminal: <code>headrace approvals</code></Empty>}
           />
-          {shown && <Detail approval={shown} />}
+          {shown && <Detail key={shown} id={shown} />}
         </div>
       )}
     </>
   );
 }
 
-function Detail({ approval }: { approval: Approval }) {
+function Detail({ id }: { id: string }) {
+  const { data: approval, error } = useQuery({ queryKey: ["approvals", "one", id], queryFn: ({ signal }) => get("/approvals/{approval_id}", { approval_id: id }, {}, signal), refetchInterval: 5000 });
+  if (error && !approval) return <Failure error={error} />;
+  if (!approval) return <Loading rows={4} />;
+  return (
+    <Panel title={approval.title || approval.task} aside={<Status of={approval.status} />} className="detail">
+      <ApprovalActs approval={approval} large />
+      {approval.context !== null && <Payload name="What is shown" value={approval.context} open={4} />}
+      <ApprovalFacts approval={approval} />
+      <p><Link to={`/runs/${approval.run_id}?task=${encodeURIComponent(approval.task)}`} className="link">Run {shortId(approval.workflow, approval.run_id)}</Link></p>
+      <Votes record={approval.record} />
+      <Course approval={approval} />
+      {approval.form !== null && <Payload name="Form of the answer" value={approval.form} open={1} />}
+      <About approval={approval} />
+    </Panel>
+  );
+}
+
+/** What stands behind the question, beside what its author chose to show. */
+function About({ approval }: { approval: Approval }) {
   const run = useQuery({ queryKey: ["run", approval.run_id, "itself"], queryFn: ({ signal }) => get("/runs/{run_id}", { run_id: approval.run_id }, {}, signal) });
   const version = useVersion(approval.workflow, run.data?.version);
-  const spec = (version.data?.definition as { tasks?: Record<string, { needs?: string[]; approval?: { on_expiry?: string } }> } | undefined)?.tasks?.[approval.task];
-  const needs = spec?.needs ?? [];
+  const needs = specsOf(version.data?.definition)[approval.task]?.needs ?? [];
   const outputs = useQuery({
     queryKey: ["run", approval.run_id, "asked-about", approval.task],
     queryFn: async ({ signal }) => Promise.all(needs.slice(0, 8).map((need) => get("/tasks/{task_id}", { task_id: `${approval.run_id}.${need}` }, {}, signal))),
     enabled: needs.length > 0,
   });
   return (
-    <Panel title={approval.title || approval.task} aside={<Status of={approval.status} />} className="detail">
-      {approval.status === "waiting" && (
-        <div className="task-acts">
-          <ActButton small={false} icon="check" kind="primary" act={() => decide(approval, "approve")}>Approve …</ActButton>
-          <ActButton small={false} icon="cross" kind="danger" act={() => decide(approval, "reject")}>Reject …</ActButton>
-        </div>
-      )}
-      <ApprovalFacts approval={approval} />
-      {approval.status === "waiting" && approval.expires_at && spec && <p className="muted">If nobody answers in time, the task {({ approve: "counts as approved", reject: "counts as rejected" } as Record<string, string>)[spec.approval?.on_expiry ?? "fail"] ?? "fails"}.</p>}
-      <p><Link to={`/runs/${approval.run_id}?task=${encodeURIComponent(approval.task)}`} className="link">Run {shortId(approval.workflow, approval.run_id)}</Link></p>
+    <>
       {run.data && <Payload name="Input of the run" value={run.data.input} />}
       {outputs.data?.filter((task) => task.status === "completed").map((task) => <Payload key={task.name} name={`Output of ${task.name}`} value={task.output} />)}
-    </Panel>
+    </>
+  );
+}
+
+type Delegation = Schemas["Delegation"];
+
+function Delegations() {
+  const prefs = usePrefs();
+  const { data, error } = useQuery({ queryKey: ["approvals", "delegations"], queryFn: ({ signal }) => get("/delegations", {}, {}, signal), refetchInterval: 10_000 });
+  const columns: Column<Delegation>[] = [
+    { id: "from", head: "In place of", width: "minmax(120px, 1fr)", cell: (row) => <b className="clip">{row.from}</b>, sort: (row) => row.from },
+    { id: "to", head: "Decides", width: "minmax(120px, 1fr)", cell: (row) => <span className="clip">{row.to}</span>, sort: (row) => row.to },
+    { id: "starts", head: "From", width: "100px", cell: (row) => <Instant at={row.starts_at} /> },
+    { id: "ends", head: "Until", width: "100px", cell: (row) => <Instant at={row.ends_at} future /> },
+    { id: "reason", head: "Why", width: "minmax(140px, 1.4fr)", cell: (row) => <span className="clip muted">{row.reason}</span> },
+    { id: "by", head: "By", width: "minmax(100px, 0.8fr)", cell: (row) => <span className="clip muted">{row.made_by}</span> },
+    { id: "act", head: "", width: "84px", right: true, cell: (row) => <ActButton scope="approve" kind="danger" act={() => endDelegation(row)}>End …</ActButton> },
+  ];
+  return (
+    <>
+      <div className="filters">
+        <span className="muted">Who decides in whose place, and until when.</span>
+        <span className="grow" />
+        <ActButton scope="approve" icon="plus" act={() => delegate(actorOf(prefs))}>Delegate …</ActButton>
+      </div>
+      {error ? <Failure error={error} /> : !data ? <Loading rows={3} /> : (
+        <DataTable label="Delegations" rows={data.items} columns={columns} keyOf={(row) => row.delegation_id} empty={<Empty icon="person" title="Everybody decides for themselves.">In the terminal: <code>headrace delegate TO --until WHEN</code></Empty>} />
+      )}
+    </>
   );
 }
 

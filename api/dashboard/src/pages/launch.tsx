@@ -5,27 +5,16 @@ import { ApiError, get, newKey, parseJson, send, type Schemas } from "../api/cli
 import { shortId } from "../api/hooks";
 import { go } from "../router";
 import { Command, quote } from "../ui/act";
+import { defaultsOf, Fields, fieldsOf, Unfinished } from "../ui/form";
 import { Instant } from "../ui/instant";
 import { pretty } from "../ui/json";
 import { Button, Failure, Field, Panel, Segmented } from "../ui/parts";
 
-interface Schema {
-  type?: string | string[];
-  title?: string;
-  description?: string;
-  enum?: unknown[];
-  default?: unknown;
-  properties?: Record<string, Schema>;
-  required?: string[];
-  minimum?: number;
-  maximum?: number;
-  format?: string;
-}
-
 export function Launch({ workflow, version, isLatest, schema }: { workflow: string; version: number; isLatest: boolean; schema: unknown }) {
-  const fields = useMemo(() => fieldsOf(schema as Schema | undefined), [schema]);
+  const fields = useMemo(() => fieldsOf(schema), [schema]);
   const [shape, setShape] = useState<"form" | "json">(fields ? "form" : "json");
-  const [text, setText] = useState(() => pretty(defaultsOf(schema as Schema | undefined)));
+  const [text, setText] = useState(() => pretty(defaultsOf(schema)));
+  const [drafts, setDrafts] = useState<Record<string, unknown>>({});
   const [key, setKey] = useState("");
   const [error, setError] = useState<unknown>(null);
   const [isSending, setSending] = useState(false);
@@ -39,13 +28,13 @@ export function Launch({ workflow, version, isLatest, schema }: { workflow: stri
     wrong = e instanceof Error ? e.message : "not JSON";
   }
   const object = value !== null && typeof value === "object" && !Array.isArray(value) ? (value as Record<string, unknown>) : {};
+  const isWrong = Boolean(wrong) || Object.keys(drafts).length > 0;
   const faults = error instanceof ApiError ? (error.problem.errors ?? []) : [];
   const faultOf = (field: string) => faults.find((fault) => fault.path === `input.${field}` || fault.path.startsWith(`input.${field}.`) || fault.path === field)?.message;
-  const put = (field: string, given: unknown) => {
-    const next = { ...object };
-    if (given === undefined) delete next[field];
-    else next[field] = given;
-    setText(pretty(next));
+  const put = (given: Record<string, unknown>) => {
+    const entries = Object.entries(given);
+    setDrafts(Object.fromEntries(entries.filter(([, each]) => each instanceof Unfinished)));
+    setText(pretty(Object.fromEntries(entries.filter(([, each]) => !(each instanceof Unfinished)))));
   };
   const start = async () => {
     setSending(true);
@@ -66,11 +55,11 @@ export function Launch({ workflow, version, isLatest, schema }: { workflow: stri
         <form
           onSubmit={(event) => {
             event.preventDefault();
-            if (!wrong && !isSending) void start();
+            if (!isWrong && !isSending) void start();
           }}
         >
           {shape === "form" && fields ? (
-            fields.map((field) => <OneField key={field.name} {...field} value={object[field.name]} error={faultOf(field.name)} onChange={(given) => put(field.name, given)} />)
+            <Fields fields={fields} values={{ ...object, ...drafts }} onChange={put} faults={(name) => (name in drafts ? "not JSON" : faultOf(name))} />
           ) : (
             <Field label="Input, as JSON" error={wrong} hint={schema ? "The workflow declares a schema; every fault comes back with its path." : "The workflow takes any JSON."}>
               {(id) => <textarea id={id} className="mono editor" rows={12} spellCheck={false} value={text} onChange={(event) => setText(event.target.value)} />}
@@ -81,7 +70,7 @@ export function Launch({ workflow, version, isLatest, schema }: { workflow: stri
           </Field>
           <p className="muted">A run of v{version} begins at once and stays on that version.</p>
           <div className="task-acts">
-            <Button type="submit" kind="primary" icon="play" disabled={Boolean(wrong) || isSending}>{isSending ? "starting …" : "Start"}</Button>
+            <Button type="submit" kind="primary" icon="play" disabled={isWrong || isSending}>{isSending ? "starting …" : "Start"}</Button>
           </div>
           {error !== null && <Failure error={error} />}
         </form>
@@ -101,65 +90,6 @@ export function Launch({ workflow, version, isLatest, schema }: { workflow: stri
         </ul>
       </Panel>
     </div>
-  );
-}
-
-interface FormField {
-  name: string;
-  schema: Schema;
-  kind: "text" | "number" | "integer" | "boolean" | "choice";
-  isRequired: boolean;
-}
-
-/** Null when the schema is more than a flat object: then the JSON is written. */
-function fieldsOf(schema: Schema | undefined): FormField[] | null {
-  const required = new Set(Array.isArray(schema?.required) ? schema.required : []);
-  const properties = { ...Object.fromEntries([...required].map((name) => [name, {} as Schema])), ...schema?.properties };
-  const fields: FormField[] = [];
-  for (const [name, each] of Object.entries(properties)) {
-    const type = Array.isArray(each.type) ? each.type.find((one) => one !== "null") : each.type;
-    const kind = each.enum ? "choice" : type === undefined || type === "string" ? "text" : type === "number" || type === "integer" || type === "boolean" ? type : null;
-    if (kind === null) return null;
-    if (type === undefined && !each.enum && schema?.properties?.[name]) return null;
-    fields.push({ name, schema: each, kind, isRequired: required.has(name) });
-  }
-  return fields.length ? fields : null;
-}
-
-function defaultsOf(schema: Schema | undefined): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(schema?.properties ?? {}).filter(([, each]) => each.default !== undefined).map(([name, each]) => [name, each.default]));
-}
-
-function OneField({ name, schema, kind, isRequired, value, error, onChange }: FormField & { value: unknown; error: string | undefined; onChange: (value: unknown) => void }) {
-  const shown = value === undefined || value === null ? "" : typeof value === "string" ? value : JSON.stringify(value);
-  const hint = [schema.description, schema.format, schema.minimum !== undefined && `from ${schema.minimum}`, schema.maximum !== undefined && `up to ${schema.maximum}`].filter(Boolean).join(" · ");
-  return (
-    <Field label={<>{schema.title ?? name}{isRequired && <span className="tone-bad" title="required"> *</span>}</>} hint={hint || undefined} error={error}>
-      {(id) =>
-        kind === "boolean" ? (
-          <select id={id} value={shown} onChange={(event) => onChange(event.target.value === "" ? undefined : event.target.value === "true")}>
-            <option value="">not given</option><option value="true">true</option><option value="false">false</option>
-          </select>
-        ) : kind === "choice" ? (
-          <select id={id} value={shown} onChange={(event) => onChange((schema.enum ?? []).find((each) => (typeof each === "string" ? each : JSON.stringify(each)) === event.target.value))}>
-            <option value="">not given</option>
-            {(schema.enum ?? []).map((each) => { const word = typeof each === "string" ? each : JSON.stringify(each); return <option key={word}>{word}</option>; })}
-          </select>
-        ) : (
-          <input
-            id={id}
-            value={shown}
-            required={isRequired}
-            inputMode={kind === "text" ? undefined : "decimal"}
-            onChange={(event) => {
-              const given = event.target.value;
-              const number = Number(given);
-              onChange(given === "" ? undefined : kind === "text" || Number.isNaN(number) || given.endsWith(".") ? given : number);
-            }}
-          />
-        )
-      }
-    </Field>
   );
 }
 

@@ -1,12 +1,13 @@
 import { useQuery } from "@tanstack/react-query";
-import { useEffect, useMemo, useState, type ReactNode } from "react";
+import { useMemo, useState, type ReactNode } from "react";
 import { discardLetter, discardMany, replayLetter, replayMany, stopReplay } from "../acts";
 import { get, parseJson, search, send, type Schemas } from "../api/client";
-import { clause, filterOf } from "../api/filter";
+import { filterOf } from "../api/filter";
 import { shortId, useList } from "../api/hooks";
 import { go, Link, useParams, useTitle } from "../router";
 import { ActButton, ActDialog, type Act } from "../ui/act";
 import { errorLine, UserFault } from "../ui/fault";
+import { FilterBar } from "../ui/filter";
 import { Icon } from "../ui/icons";
 import { Instant } from "../ui/instant";
 import { Difference, Payload, pretty } from "../ui/json";
@@ -18,7 +19,7 @@ import { Attempts } from "./run/task_panel";
 type Letter = Schemas["DeadLetter"];
 type Group = Schemas["DeadLetterGroup"];
 
-const NAMES = ["tab", "status", "kind", "workflow", "text", "fingerprint"] as const;
+const NAMES = ["tab", "status", "filter", "fingerprint"] as const;
 const where = (row: { workflow: string | null; task: string | null; topic: string | null; version?: number | null }) =>
   row.workflow ? `${row.workflow}${row.version ? ` v${row.version}` : ""} · ${row.task ?? ""}` : (row.topic ?? "–");
 
@@ -26,11 +27,8 @@ export function LettersPage() {
   useTitle("Dead letters");
   const [filter, set] = useParams(NAMES);
   const tab = filter.tab || "groups";
-  const query = {
-    status: (filter.status || "parked") as "parked" | "replayed" | "discarded",
-    ...filterOf({ kind: filter.kind, workflow: filter.workflow, error: filter.text }),
-  };
-  const ofCause = filterOf({ kind: filter.kind, workflow: filter.workflow, error: filter.text, fingerprint: filter.fingerprint });
+  const cause = filter.fingerprint ? filterOf({ fingerprint: filter.fingerprint }) : "";
+  const query = { status: (filter.status || "parked") as Query["status"], filter: `${filter.filter ?? ""} ${cause}`.trim() };
   const current = filter.fingerprint && tab === "groups" ? "letters" : tab;
   return (
     <div className="page filled">
@@ -42,40 +40,21 @@ export function LettersPage() {
         tabs={[{ id: "groups", word: "By cause" }, { id: "letters", word: "Each" }, { id: "replays", word: "Replays of many" }]}
       />
       {current !== "replays" && (
-        <div className="filters">
+        <FilterBar of="dead_letters" value={filter.filter ?? ""} onChange={(text) => set({ filter: text })}>
           {["parked", "replayed", "discarded"].map((status) => (
             <button key={status} type="button" className="chip" aria-pressed={query.status === status} onClick={() => set({ status: status === "parked" ? "" : status })}>{status}</button>
           ))}
-          <label className="inline-field">Kind
-            <select value={filter.kind} onChange={(event) => set({ kind: event.target.value })}>
-              <option value="">all</option><option value="task">tasks</option><option value="record">records</option>
-            </select>
-          </label>
-          <Typed name="Workflow" value={filter.workflow ?? ""} onChange={(workflow) => set({ workflow })} />
-          <Typed name="Text of the error" value={filter.text ?? ""} onChange={(text) => set({ text })} isMain />
           {filter.fingerprint && <button type="button" className="chip" aria-pressed="true" onClick={() => set({ fingerprint: "", tab: "" })}>one cause: {filter.fingerprint.slice(0, 10)} <Icon name="cross" size={12} /></button>}
-        </div>
+        </FilterBar>
       )}
       {current === "groups" && <Groups query={query} onOpen={(fingerprint) => set({ fingerprint, tab: "letters" })} />}
-      {current === "letters" && <Letters query={{ status: query.status, ...ofCause }} fingerprint={filter.fingerprint ?? ""} />}
+      {current === "letters" && <Letters query={query} isCause={Boolean(filter.fingerprint)} />}
       {current === "replays" && <Replays />}
     </div>
   );
 }
 
-/** Goes into the address when it is left alone for a moment, so that not every letter is a request. */
-function Typed({ name, value, onChange, isMain }: { name: string; value: string; onChange: (value: string) => void; isMain?: boolean }) {
-  const [text, setText] = useState(value);
-  useEffect(() => setText(value), [value]);
-  useEffect(() => {
-    if (text === value) return;
-    const timer = setTimeout(() => onChange(text), 300);
-    return () => clearTimeout(timer);
-  }, [text, value, onChange]);
-  return <input type="search" data-filter={isMain || undefined} placeholder={name} aria-label={name} value={text} onChange={(event) => setText(event.target.value)} />;
-}
-
-type Query = { status: "parked" | "replayed" | "discarded"; filter?: string };
+type Query = { status: "parked" | "replayed" | "discarded"; filter: string };
 
 function Groups({ query, onOpen }: { query: Query; onOpen: (fingerprint: string) => void }) {
   const list = useList<Group>(["letter-groups", query], (page, signal) => get("/dead-letters/groups", {}, { ...query, limit: 100, ...(page ? { page } : {}) }, signal), { live: 5000 });
@@ -103,7 +82,7 @@ function Groups({ query, onOpen }: { query: Query; onOpen: (fingerprint: string)
   );
 }
 
-function Letters({ query, fingerprint }: { query: Query; fingerprint: string }) {
+function Letters({ query, isCause }: { query: Query; isCause: boolean }) {
   const list = useList<Letter>(["letters", "list", query], (page, signal) => get("/dead-letters", {}, { ...query, limit: 100, ...(page ? { page } : {}) }, signal), { live: 5000 });
   const columns: Column<Letter>[] = [
     { id: "status", head: "Status", width: "124px", cell: (letter) => <Status of={letter.replay_outcome && letter.replay_outcome !== "pending" ? letter.replay_outcome : letter.status} /> },
@@ -114,7 +93,7 @@ function Letters({ query, fingerprint }: { query: Query; fingerprint: string }) 
   ];
   return (
     <>
-      {fingerprint && query.status === "parked" && list.rows.length > 0 && <GroupActs fingerprint={fingerprint} name={where(list.rows[0]!)} />}
+      {query.filter && query.status === "parked" && list.rows.length > 0 && <GroupActs filter={query.filter} name={isCause ? where(list.rows[0]!) : "what matches"} />}
       {list.query.error ? <Failure error={list.query.error} /> : !list.query.data ? <Loading /> : (
         <DataTable
           label="Dead letters, newest first"
@@ -132,12 +111,11 @@ function Letters({ query, fingerprint }: { query: Query; fingerprint: string }) 
 }
 
 /** What would be done is counted and frozen first; the act takes exactly that. */
-function GroupActs({ fingerprint, name }: { fingerprint: string; name: string }) {
+function GroupActs({ filter, name }: { filter: string; name: string }) {
   const [rate, setRate] = useState("10");
   const [act, setAct] = useState<Act | null>(null);
   const [error, setError] = useState<unknown>(null);
   const [isCounting, setCounting] = useState(false);
-  const filter = clause("fingerprint", fingerprint);
   const perSecond = Number(rate);
   const isRate = perSecond >= 0.01 && perSecond <= 1000;
   const count = async (what: "replay" | "discard") => {
@@ -170,7 +148,7 @@ function Replays() {
   const list = useList<Schemas["BulkReplay"]>(["letters", "replays"], (page, signal) => get("/dead-letters/replays", {}, { limit: 50, ...(page ? { page } : {}) }, signal), { live: 2000 });
   if (list.query.error) return <Failure error={list.query.error} />;
   if (!list.query.data) return <Loading />;
-  if (!list.rows.length) return <Empty icon="replay" title="No replay of many yet.">Open a cause and replay all its letters, or <code>headrace replay --filter fingerprint:… --rate 5</code></Empty>;
+  if (!list.rows.length) return <Empty icon="replay" title="No replay of many yet.">Open a cause and replay all its letters, or <code>headrace replay --fingerprint … --rate 5</code></Empty>;
   return <div className="scrolled">{list.rows.map((replay) => <OneReplay key={replay.replay_id} replay={replay} />)}{list.more && <Button onClick={list.fetchMore}>More</Button>}</div>;
 }
 

@@ -1,7 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import { get, search, type Schemas } from "../api/client";
-import { shortId, useOverview } from "../api/hooks";
+import { shortId, useOverview, usePauses } from "../api/hooks";
 import { usePrefs } from "../prefs";
 import { go, Link, useTitle } from "../router";
 import { Command } from "../ui/act";
@@ -28,10 +28,10 @@ export function OverviewPage() {
       <header className="page-head"><h1>Overview</h1><span className="muted">{open ? `${open.toLocaleString("en")} open runs` : "nothing is under way"}</span></header>
       <Alarms overview={data} />
       <div className="tiles">
-        <Tile to="/runs?status=running" icon="ring" tone="busy" word="Running" value={data.runs.running ?? 0} more="runs with something to do" />
+        <Tile to="/runs?filter=status:running" icon="ring" tone="busy" word="Running" value={data.runs.running ?? 0} more="runs with something to do" />
         <Tile to="/approvals" icon="person" tone={data.approvals_waiting + data.parked_tasks ? "wait" : "idle"} word="Wait for a person" value={data.approvals_waiting + data.parked_tasks} more={data.parked_tasks ? `${data.parked_tasks} of them: did it happen?` : "approvals to decide"} />
         <Tile to="/dead-letters" icon="letters" tone={data.dead_letters_parked ? "bad" : "idle"} word="Dead letters" value={data.dead_letters_parked} more="to repair and replay" />
-        <Tile to="/runs?status=needs_attention" icon="alert" tone={data.runs.needs_attention ? "warn" : "idle"} word="Stuck" value={data.runs.needs_attention ?? 0} more="stand aside for an operator" />
+        <Tile to="/runs?filter=status:needs_attention" icon="alert" tone={data.runs.needs_attention ? "warn" : "idle"} word="Stuck" value={data.runs.needs_attention ?? 0} more="stand aside for an operator" />
         <Tile to="/workers" icon="workers" tone={data.workers_lost ? "warn" : data.workers_live ? "ok" : "warn"} word="Workers" value={data.workers_live} more={data.workers_lost ? `${data.workers_lost} lost within the hour` : "live sessions"} />
         <Tile to="/system" icon="clock" tone={data.timers_late ? "warn" : "idle"} word="Timers late" value={data.timers_late} more={data.timers_late ? `by ${length(data.timer_lateness_seconds * 1000)}` : "all on time"} />
         <Tile to="/system" icon="triggers" tone={lagTone(data)} word="Outbox lag" value={data.outbox_lag_bytes === null ? "–" : size(data.outbox_lag_bytes)} more={data.relay_renewed_seconds === null ? "no relay yet" : `relay heard of ${length(data.relay_renewed_seconds * 1000)} ago`} />
@@ -110,6 +110,7 @@ const lagTone = (data: Schemas["Overview"]): Tone =>
 function Alarms({ overview }: { overview: Schemas["Overview"] }) {
   const alone = overview.queues.filter((queue) => queue.queued > 0 && !queue.workers && queue.oldest_seconds >= LATE_QUEUE_SECONDS);
   const attention = overview.runs.needs_attention ?? 0;
+  const pauses = usePauses().data;
   const silent = overview.relay_renewed_seconds === null || overview.relay_renewed_seconds > 30;
   return (
     <>
@@ -118,8 +119,13 @@ function Alarms({ overview }: { overview: Schemas["Overview"] }) {
           <b>No worker serves queue {queue.queue}.</b> {queue.queued} {queue.queued === 1 ? "task waits" : "tasks wait"}, the oldest for {length(queue.oldest_seconds * 1000)}. It moves when one starts: <code>HEADRACE_QUEUES={queue.queue} headrace worker APP</code>
         </Notice>
       ))}
+      {pauses && pauses.workflows.length + pauses.queues.length > 0 && (
+        <Notice tone="warn" icon="pause" act={<Link to="/workers?tab=pauses" className="link">What is paused</Link>}>
+          <b>Paused:</b> {[...pauses.workflows.map((pause) => `workflow ${pause.workflow}`), ...pauses.queues.map((pause) => `queue ${pause.queue}, ${pause.held} kept back`)].join("; ")}.
+        </Notice>
+      )}
       {attention > 0 && (
-        <Notice tone="warn" act={<Link to="/runs?status=needs_attention" className="link">Look at them</Link>}>
+        <Notice tone="warn" act={<Link to="/runs?filter=status:needs_attention" className="link">Look at them</Link>}>
           <b>{attention} {attention === 1 ? "run stands" : "runs stand"} aside</b> because an event could not be decided; nothing moves {attention === 1 ? "it" : "them"} but a release or a cancel.
         </Notice>
       )}

@@ -1,38 +1,27 @@
-import { useQueryClient, type InfiniteData } from "@tanstack/react-query";
+import { keepPreviousData, useQuery, useQueryClient, type InfiniteData } from "@tanstack/react-query";
 import { useEffect, useMemo, useState } from "react";
+import { keepView, removeView } from "../acts";
 import { get, type Schemas } from "../api/client";
-import { isOver, shortId, useList, useWorkflows } from "../api/hooks";
+import { isOver, shortId, useList } from "../api/hooks";
 import { onNews } from "../api/live";
-import { go, useParams, useTitle } from "../router";
-import { Command } from "../ui/act";
+import { currentPrefs } from "../prefs";
+import { go, useParam, useTitle } from "../router";
+import { actorOf } from "../session";
+import { ActButton, Command } from "../ui/act";
+import { FilterBar, useReading, withClause } from "../ui/filter";
+import { Histogram } from "../ui/histogram";
 import { Elapsed, Instant } from "../ui/instant";
 import { download } from "../ui/json";
 import { Button, Empty, Failure, Loading } from "../ui/parts";
 import { Progress } from "../ui/progress";
-import { look, Status } from "../ui/status";
+import { Status } from "../ui/status";
 import { DataTable, type Column } from "../ui/table";
+import { ActOnMany } from "./bulk";
 
 type Run = Schemas["Run"];
-type Status_ = Schemas["RunStatus"];
 
-const NAMES = ["status", "workflow"] as const;
-const PRESETS: { word: string; status: string }[] = [
-  { word: "All", status: "" },
-  { word: "Running", status: "running" },
-  { word: "Waiting for a person or a time", status: "waiting" },
-  { word: "Stuck", status: "needs_attention" },
-  { word: "Paused", status: "paused" },
-  { word: "Failed", status: "failed" },
-  { word: "Completed", status: "completed" },
-  { word: "Cancelling", status: "cancelling" },
-  { word: "Cancelled", status: "cancelled" },
-  { word: "Terminated", status: "terminated" },
-  { word: "Compensating", status: "compensating" },
-  { word: "Compensated", status: "compensated" },
-  { word: "Compensation failed", status: "compensation_failed" },
-];
-
-const COLUMNS: Column<Run>[] = [
+const columnsOf = (chosen: Set<string>, choose: (id: string) => void): Column<Run>[] => [
+  { id: "chosen", head: "", width: "22px", cell: (run) => <Choice label={`Choose ${shortId(run.workflow, run.run_id)}`} checked={chosen.has(run.run_id)} onChange={() => choose(run.run_id)} /> },
   { id: "status", head: "Status", width: "150px", cell: (run) => <Status of={run.status} /> },
   { id: "run", head: "Run", width: "minmax(170px, 1.2fr)", cell: (run) => <b className="mono clip">{shortId(run.workflow, run.run_id)}</b> },
   { id: "version", head: "Version", width: "76px", cell: (run) => <span className="muted">v{run.version}</span> },
@@ -42,21 +31,35 @@ const COLUMNS: Column<Run>[] = [
   { id: "took", head: "Duration", width: "96px", right: true, cell: (run) => <Elapsed from={run.created_at} to={run.finished_at} /> },
 ];
 
+/** A press here chooses the row, and does not open it. */
+function Choice({ label, checked, onChange }: { label: string; checked: boolean; onChange: () => void }) {
+  return (
+    <span className="choice" onClick={(event) => event.stopPropagation()}>
+      <input type="checkbox" aria-label={label} checked={checked} onChange={onChange} />
+    </span>
+  );
+}
+
 export function RunsPage() {
   useTitle("Runs");
   const client = useQueryClient();
-  const [filter, setFilter] = useParams(NAMES);
-  const workflows = useWorkflows();
-  const status = filter.status as Status_ | "";
-  const key = useMemo(() => ["runs", status, filter.workflow], [status, filter.workflow]);
+  const [filter, setFilter] = useParam("filter");
+  const key = useMemo(() => ["runs", filter], [filter]);
+  const reading = useReading("runs", filter);
   const list = useList<Run>(
     key,
-    (page, signal) => get("/runs", {}, { limit: 100, ...(status ? { status } : {}), ...(filter.workflow ? { workflow: filter.workflow } : {}), ...(page ? { page } : {}) }, signal),
+    (page, signal) => get("/runs", {}, { limit: 100, ...(filter ? { filter } : {}), ...(page ? { page } : {}) }, signal),
     // Rows never move under the pointer: what changed is put into them where they stand, what is new is counted.
     { live: false },
   );
+  const [chosen, setChosen] = useState(new Set<string>());
+  const columns = useMemo(() => columnsOf(chosen, (id) => setChosen((before) => toggled(before, id))), [chosen]);
   const [fresh, setFresh] = useState(new Set<string>());
-  useEffect(() => setFresh(new Set()), [key]);
+  useEffect(() => {
+    setFresh(new Set());
+    setChosen(new Set());
+  }, [key]);
+  const may = useMemo(() => mayMatch(reading.data?.clauses ?? []), [reading.data]);
   useEffect(
     () =>
       onNews((runs) => {
@@ -75,60 +78,137 @@ export function RunsPage() {
           }));
           return { ...data, pages };
         });
-        const added = [...runs.values()].filter((run) => !known.has(run.run_id) && (!status || run.status === status) && (!filter.workflow || run.workflow === filter.workflow));
+        const added = [...runs.values()].filter((run) => !known.has(run.run_id) && may(run));
         if (added.length) setFresh((before) => new Set([...before, ...added.map((run) => run.run_id)]));
       }),
-    [client, key, status, filter.workflow],
+    [client, key, may],
   );
   const renew = () => {
     setFresh(new Set());
     void client.resetQueries({ queryKey: key });
   };
+  const pages = list.query.data?.pages as Schemas["RunPage"][] | undefined;
+  const until = pages?.at(-1)?.searched_until;
   return (
     <div className="page filled">
       <header className="page-head">
         <h1>Runs</h1>
-        <span className="muted num">{list.rows.length}{list.more ? "+" : ""}</span>
+        <Count filter={filter} />
         <span className="grow" />
         <Button icon="download" small onClick={() => download("runs.csv", csv(list.rows))} disabled={!list.rows.length}>CSV of these</Button>
       </header>
-      <div className="filters" role="group" aria-label="Filters">
-        {PRESETS.map((preset) => (
-          <button key={preset.word} type="button" className="chip" aria-pressed={status === preset.status} onClick={() => setFilter({ status: preset.status })}>
-            {preset.word}
-          </button>
-        ))}
-        <span className="grow" />
-        <label className="inline-field">
-          Workflow
-          <select data-filter value={filter.workflow} onChange={(event) => setFilter({ workflow: event.target.value })}>
-            <option value="">all</option>
-            {filter.workflow && !workflows.data?.items.some((workflow) => workflow.name === filter.workflow) && <option>{filter.workflow}</option>}
-            {workflows.data?.items.map((workflow) => <option key={workflow.name}>{workflow.name}</option>)}
-          </select>
-        </label>
-      </div>
+      <Views filter={filter} onChange={setFilter} />
+      <FilterBar of="runs" value={filter} onChange={(text) => setFilter(text, { push: true })} />
+      <ActOnMany chosen={chosen} filter={filter} onClear={() => setChosen(new Set())} />
+      <ByTime filter={filter} onChange={setFilter} />
       <div className="news" role="status" aria-live="polite">
         {fresh.size > 0 && <button type="button" className="news-button" onClick={renew}>{fresh.size} new {fresh.size === 1 ? "run" : "runs"}: show</button>}
       </div>
-      {list.query.error ? <Failure error={list.query.error} retry={() => void list.query.refetch()} /> : !list.query.data ? <Loading rows={12} /> : (
-        <DataTable
-          label="Runs, newest first"
-          rows={list.rows}
-          columns={COLUMNS}
-          keyOf={(run) => run.run_id}
-          onOpen={(run) => go(`/runs/${run.run_id}`)}
-          more={list.more}
-          onMore={list.fetchMore}
-          empty={
-            <Empty icon="runs" title={status || filter.workflow ? `No ${status ? `${look(status).word} ` : ""}run${filter.workflow ? ` of ${filter.workflow}` : ""}.` : "No run yet."}>
-              {status || filter.workflow ? <button type="button" className="link" onClick={() => setFilter({ status: "", workflow: "" })}>Show all runs</button> : <Command text="headrace run WORKFLOW --input '{}'" />}
-            </Empty>
-          }
-        />
+      <div className="faceted">
+        {list.query.error ? <Failure error={list.query.error} retry={() => void list.query.refetch()} /> : !list.query.data ? <Loading rows={12} /> : (
+          <DataTable
+            label="Runs, newest first"
+            rows={list.rows}
+            columns={columns}
+            keyOf={(run) => run.run_id}
+            onOpen={(run) => go(`/runs/${run.run_id}`)}
+            more={list.more}
+            onMore={list.fetchMore}
+            empty={
+              <Empty icon="runs" title={filter ? (until ? "No run matches among the newest." : "No run matches.") : "No run yet."}>
+                {list.more ? <button type="button" className="link" onClick={list.fetchMore}>Look further back</button> : filter ? <button type="button" className="link" onClick={() => setFilter("")}>Show all runs</button> : <Command text="headrace run WORKFLOW --input '{}'" />}
+              </Empty>
+            }
+          />
+        )}
+        <Facets filter={filter} onChange={setFilter} />
+      </div>
+    </div>
+  );
+}
+
+/** Whether a run that is new may be one of the list: what the news do not tell is left open. */
+function mayMatch(clauses: Schemas["FilterClause"][]): (run: Schemas["RunSummary"]) => boolean {
+  const told = clauses.filter((clause) => (clause.field === "status" || clause.field === "workflow") && !clause.values.some((value) => value.includes("*") || value.includes("\\")));
+  return (run) => told.every((clause) => clause.values.includes(run[clause.field as "status" | "workflow"]) !== clause.is_negated);
+}
+
+function Count({ filter }: { filter: string }) {
+  const { data } = useQuery({ queryKey: ["runs-count", filter], queryFn: ({ signal }) => get("/runs/count", {}, filter ? { filter } : {}, signal), placeholderData: keepPreviousData, refetchInterval: 10_000, retry: false });
+  if (!data) return null;
+  return <span className="muted num" aria-label="How many match">{data.has_more ? "more than " : ""}{data.count.toLocaleString("en")}</span>;
+}
+
+/** Filters under a name: those that are always there, and those that were kept. */
+function Views({ filter, onChange }: { filter: string; onChange: (filter: string) => void }) {
+  const { data } = useQuery({ queryKey: ["views", "runs"], queryFn: ({ signal }) => get("/views", {}, { of: "runs" }, signal) });
+  const current = data?.items.find((view) => view.filter === filter);
+  return (
+    <div className="filters" role="group" aria-label="Views">
+      <button type="button" className="chip" aria-pressed={!filter} onClick={() => onChange("")}>All</button>
+      {data?.items.map((view) => <button key={view.view_id ?? view.name} type="button" className="chip" aria-pressed={view.filter === filter} title={view.owner ? `${view.filter}\nkept by ${view.owner}${view.is_shared ? ", for all" : ""}` : view.filter} onClick={() => onChange(view.filter)}>{view.name}</button>)}
+      <span className="grow" />
+      {current?.view_id ? (
+        <ActButton icon="trash" kind="quiet" scope="read" why={current.owner === actorOf(currentPrefs()) ? undefined : `it is kept by ${current.owner}`} act={() => removeView(current)}>Remove the view …</ActButton>
+      ) : (
+        <ActButton icon="plus" kind="quiet" scope="read" why={!filter ? "filter the list first" : current ? "there is a view of it" : undefined} act={() => keepView("runs", filter)}>Keep as a view …</ActButton>
       )}
     </div>
   );
+}
+
+function Facets({ filter, onChange }: { filter: string; onChange: (filter: string) => void }) {
+  const { data } = useQuery({ queryKey: ["runs-facets", filter], queryFn: ({ signal }) => get("/runs/facets", {}, filter ? { filter } : {}, signal), placeholderData: keepPreviousData, refetchInterval: 10_000, retry: false });
+  if (!data?.facets.length) return null;
+  return (
+    <aside className="facets" aria-label="What they are" tabIndex={0}>
+      {data.has_more && <p className="faint">of the newest {data.count.toLocaleString("en")}</p>}
+      {data.facets.map((facet) => (
+        <section key={facet.field}>
+          <h3>{facet.field}</h3>
+          <ul>
+            {facet.values.map((each) => (
+              <li key={each.value}>
+                <button type="button" className="facet" onClick={() => onChange(withClause(filter, each.clause))} title={`Only ${each.clause}`} aria-label={`Only ${each.clause}: ${each.count}`}>
+                  <span className="clip">{facet.field === "status" ? <Status of={each.value} compact /> : each.value}</span>
+                  <span className="num muted">{each.count.toLocaleString("en")}</span>
+                </button>
+                <button type="button" className="facet-not" title={`Not ${each.clause}`} aria-label={`Not ${each.clause}`} onClick={() => onChange(withClause(filter, `-${each.clause}`))}>−</button>
+              </li>
+            ))}
+          </ul>
+        </section>
+      ))}
+    </aside>
+  );
+}
+
+const BUCKETS = 80;
+
+function ByTime({ filter, onChange }: { filter: string; onChange: (filter: string) => void }) {
+  const { data } = useQuery({ queryKey: ["runs-histogram", filter], queryFn: ({ signal }) => get("/runs/histogram", {}, { buckets: BUCKETS, ...(filter ? { filter } : {}) }, signal), placeholderData: keepPreviousData, refetchInterval: 10_000, retry: false });
+  if (!data?.buckets.length || !data.since) return null;
+  const step = data.step_seconds * 1000;
+  const bars = data.buckets.map((bucket) => ({ at: Date.parse(bucket.at), counts: bucket.counts }));
+  const from = bars[0]!.at;
+  const to = bars.at(-1)!.at + step;
+  const instant = (at: number) => `${new Date(at).toISOString().slice(0, 19)}Z`;
+  return (
+    <Histogram
+      bars={bars}
+      from={from}
+      to={to}
+      step={step}
+      label={`${data.count} runs by when they were started`}
+      onBrush={(a, b) => onChange(`${filter.split(/\s+/).filter((clause) => clause && !clause.startsWith("started:")).join(" ")} started:>=${instant(a)} started:<${instant(b)}`.trim())}
+    />
+  );
+}
+
+function toggled(before: Set<string>, id: string): Set<string> {
+  const next = new Set(before);
+  if (!next.delete(id)) next.add(id);
+  return next;
 }
 
 function csv(runs: Run[]): string {

@@ -61,7 +61,7 @@ function OneSubscription({ subscription }: { subscription: Subscription }) {
       {subscription.input !== null && <Payload name={subscription.signal ? "Data, from the record" : "Input, from the record"} value={subscription.input} />}
       <h3>Records</h3>
       {list.query.error ? <Failure error={list.query.error} /> : !list.query.data ? <Loading rows={3} /> : (
-        <DataTable height={14} label="Records and their fates, newest first" rows={list.rows} columns={columns} keyOf={(row) => `${row.partition}/${row.offset}/${row.at}`} more={list.more} onMore={list.fetchMore} empty={<Empty icon="triggers" title="No record was read yet."><Command text={`headrace send ${subscription.topic} '{}'`} /></Empty>} />
+        <DataTable height={14} label="Records and their fates, newest first" rows={list.rows} columns={columns} keyOf={(row) => `${row.partition}/${row.offset}/${row.at}`} more={list.more} onMore={list.fetchMore} empty={<Empty icon="triggers" title="No record was read yet."><Command text={`headrace send ${subscription.topic} --data '{}'`} /></Empty>} />
       )}
     </Panel>
   );

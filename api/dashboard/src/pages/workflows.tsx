@@ -1,17 +1,21 @@
 import { useQuery } from "@tanstack/react-query";
 import { lazy, Suspense, useState } from "react";
+import { holdBack } from "../acts";
 import { get, search, type Schemas } from "../api/client";
-import { shortId, useVersion, useWorkflow, useWorkflows } from "../api/hooks";
+import { filterOf } from "../api/filter";
+import { shortId, usePauses, useVersion, useWorkflow, useWorkflows } from "../api/hooks";
 import { go, Link, useParam, useTitle } from "../router";
-import { Command } from "../ui/act";
+import { ActButton, Command } from "../ui/act";
 import { Icon } from "../ui/icons";
 import { Elapsed, Instant, length } from "../ui/instant";
 import { Difference, Payload, pretty } from "../ui/json";
-import { Empty, Failure, Loading, Panel, Segmented, Tabs } from "../ui/parts";
+import { Empty, Failure, Loading, Notice, Panel, Segmented, Tabs } from "../ui/parts";
 import { Progress } from "../ui/progress";
 import { Status, toneOf } from "../ui/status";
 import { DataTable, type Column } from "../ui/table";
+import { foreseeBulk } from "./bulk";
 import { Launch } from "./launch";
+import { stillRuns } from "./workers";
 
 const Graph = lazy(() => import("./run/graph").then((module) => ({ default: module.Graph })));
 type Summary = Schemas["WorkflowSummary"];
@@ -29,7 +33,7 @@ export function WorkflowsPage() {
   ];
   return (
     <div className="page filled">
-      <header className="page-head"><h1>Workflows</h1><span className="muted num">{data?.items.length ?? ""}</span></header>
+      <header className="page-head"><h1>Workflows</h1><span className="muted num">{data?.items.length ?? ""}</span><span className="grow" /><Link to="/publish" className="button"><Icon name="plus" size={12} /><span>Publish …</span></Link></header>
       {error ? <Failure error={error} /> : !data ? <Loading /> : (
         <DataTable label="Workflows by name" rows={data.items} columns={columns} keyOf={(row) => row.name} onOpen={(row) => go(`/workflows/${row.name}`)} empty={<Empty icon="workflows" title="No workflow is published yet."><Command text="headrace publish workflow.yaml" /></Empty>} />
       )}
@@ -68,6 +72,7 @@ export function WorkflowPage({ params }: { params: Record<string, string> }) {
   const latest = workflow.data?.latest_version;
   const number = Number(asked) || latest;
   const version = useVersion(name, number);
+  const pause = usePauses().data?.workflows.find((each) => each.workflow === name);
   if (workflow.error) return <div className="page"><Failure error={workflow.error} /></div>;
   if (!workflow.data || !number) return <div className="page"><Loading /></div>;
   const definition = version.data?.definition as { description?: string; input?: unknown } | undefined;
@@ -84,9 +89,12 @@ export function WorkflowPage({ params }: { params: Record<string, string> }) {
         </label>
         <span className="muted clip">{definition?.description}</span>
         <span className="grow" />
-        <Link to={`/runs${search({ workflow: name })}`} className="button"><span>Its runs</span></Link>
+        {pause ? <ActButton small={false} icon="play" act={() => holdBack("workflow", name, "resume")}>Resume …</ActButton> : <ActButton small={false} icon="pause" act={() => holdBack("workflow", name, "pause")}>Pause …</ActButton>}
+        <Link to={`/publish${search({ workflow: name })}`} className="button"><span>New version …</span></Link>
+        <Link to={`/runs${search({ filter: filterOf({ workflow: name }) })}`} className="button"><span>Its runs</span></Link>
         <button type="button" className="button primary" onClick={() => setTab("launch")}><Icon name="play" size={12} /><span>Start a run</span></button>
       </header>
+      {pause && <Notice tone="warn" icon="pause"><b>It is paused</b> by {pause.paused_by}, <Instant at={pause.paused_at} />{pause.reason && <>: {pause.reason}</>}. {stillRuns(pause.runs)}</Notice>}
       <Tabs
         label="Parts of the workflow"
         current={tab}
@@ -129,6 +137,7 @@ function Versions({ name, versions, chosen }: { name: string; versions: Schemas[
   const right = useVersion(name, chosen);
   return (
     <div className="scrolled columns">
+      <Standing name={name} />
       <Panel title="Versions" flush>
         <ul className="list">
           {versions.map((version, index) => (
@@ -148,3 +157,42 @@ function Versions({ name, versions, chosen }: { name: string; versions: Schemas[
     </div>
   );
 }
+
+/** Which versions still have runs, and what workers must keep for them. */
+function Standing({ name }: { name: string }) {
+  const { data, error } = useQuery({ queryKey: ["workflow", name, "versions"], queryFn: ({ signal }) => get("/workflows/{workflow}/versions", { workflow: name }, {}, signal), refetchInterval: 5000 });
+  if (error && !data) return <Failure error={error} />;
+  if (!data) return <Loading rows={2} />;
+  const latest = data.items[0];
+  const older = data.items.slice(1);
+  const pinned = older.reduce((sum, each) => sum + each.in_flight, 0);
+  return (
+    <Panel title={pinned ? `${pinned} ${pinned === 1 ? "run is" : "runs are"} still pinned to an older version` : "All runs in flight are on the latest version"} className="span-2">
+      <table className="plain-table">
+        <caption className="sr-only">Versions with runs in flight</caption>
+        <thead><tr><th scope="col">Version</th><th scope="col">State</th><th scope="col">In flight</th><th scope="col">Oldest</th><th scope="col">Bodies that workers must keep</th><th scope="col"><span className="sr-only">Acts</span></th></tr></thead>
+        <tbody>
+          {data.items.map((each) => (
+            <tr key={each.version}>
+              <td><b>v{each.version}</b></td>
+              <td><Status of={each.is_latest ? "current" : "draining"} /></td>
+              <td>{each.runs.length ? each.runs.map((runs) => <span key={runs.status} className="pair"><span className="num">{runs.runs}</span> {runs.status}</span>) : <span className="faint">none</span>}</td>
+              <td>{each.runs[0] ? <Link to={`/runs/${oldestOf(each.runs).oldest_run_id}`} className="link"><Instant at={oldestOf(each.runs).oldest_at} /></Link> : "–"}</td>
+              <td>{each.is_latest ? "" : each.bodies.length ? each.bodies.map((body) => <code key={body} className="pair">{body}</code>) : <span className="faint">none but those of the latest</span>}</td>
+              <td>
+                {!each.is_latest && latest && (
+                  <span className="task-acts">
+                    <ActButton icon="right" act={() => foreseeBulk("move", { filter: `${filterOf({ workflow: name, version: each.version })} is:open` }, 50)}>Move to v{latest.version} …</ActButton>
+                  </span>
+                )}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      <p className="muted">A run stays on the version it began with, unless it is moved. <code>headrace drain {name}</code> ends with 0 once none is left on an older version.</p>
+    </Panel>
+  );
+}
+
+const oldestOf = (runs: Schemas["RunsInFlight"][]): Schemas["RunsInFlight"] => runs.reduce((a, b) => (a.oldest_at < b.oldest_at ? a : b));

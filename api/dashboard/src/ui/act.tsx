@@ -1,10 +1,12 @@
 // An act says what it will do before it is done, asks for a reason, shows the same act for a terminal and a script,
 // has a key, so that pressing twice is one act, and is followed to its end: accepted is never shown as done.
 import { useQueryClient } from "@tanstack/react-query";
-import { useMemo, useRef, useState, useSyncExternalStore, type ReactNode } from "react";
+import { useRef, useState, useSyncExternalStore, type ReactNode, type SyntheticEvent } from "react";
 import { ApiError, newKey, send } from "../api/client";
-import { currentPrefs, usePrefs } from "../prefs";
+import { usePrefs } from "../prefs";
 import { go } from "../router";
+import { actorOf, currentSession, lacks, rolesOf, type Scope } from "../session";
+import { Fields, faultOf, type FormField } from "./form";
 import { Icon } from "./icons";
 import { Button, Copy, Dialog, Failure, Field } from "./parts";
 import { Status } from "./status";
@@ -26,11 +28,15 @@ export interface Act {
   does: string;
   /** Where the API keeps the reason; without it none is asked for, and the dialog says so. */
   reason?: "required" | "optional";
-  method?: "POST" | "DELETE";
+  method?: "POST" | "PUT" | "DELETE";
   path: string;
-  body: (reason: string) => unknown;
+  /** What is filled in besides the reason; `under` is where it stands in the body, for the faults that come back. */
+  form?: { fields: FormField[]; initial?: Record<string, unknown>; under?: string };
+  body: (reason: string, values: Record<string, unknown>) => unknown;
+  /** In place of the body, a text as it stands. */
+  text?: { type: string; content: string; file: string };
   /** null: the command line has no such act. */
-  cli: (reason: string) => string | null;
+  cli: (reason: string, values: Record<string, unknown>) => string | null;
   /** Looks what became of it, again and again until it has ended. */
   follow?: () => Promise<Step>;
   /** Where to see it. */
@@ -44,23 +50,31 @@ export interface Act {
 
 // == the dialog =======================================================================================================
 export function ActDialog({ act, onClose }: { act: Act; onClose: () => void }) {
-  const { actor } = usePrefs();
+  const prefs = usePrefs();
+  const actor = actorOf(prefs);
   const client = useQueryClient();
   const key = useRef(newKey());
   const [reason, setReason] = useState(`${act.does} by ${actor}`);
+  const [values, setValues] = useState(act.form?.initial ?? {});
   const [typed, setTyped] = useState("");
   const [error, setError] = useState<unknown>(null);
   const [isSending, setSending] = useState(false);
-  const body = act.body(reason.trim());
-  const cli = act.cli(reason.trim());
-  const curl = useMemo(() => asCurl(act.method ?? "POST", act.path, body, actor), [act.method, act.path, body, actor]);
-  const why = act.wrong ?? (act.reason === "required" && !reason.trim() ? "a reason is needed" : act.confirm && typed !== act.confirm ? `type ${act.confirm} to confirm` : undefined);
+  const body = act.body(reason.trim(), values);
+  const cli = act.cli(reason.trim(), values);
+  const curl = asCurl(act, body, actor, rolesOf(prefs));
+  const faults = error instanceof ApiError ? (error.problem.errors ?? []) : [];
+  const faultOfField = (name: string) => {
+    const path = act.form?.under ? `${act.form.under}.${name}` : name;
+    return faults.find((fault) => fault.path === path || fault.path.startsWith(`${path}.`))?.message;
+  };
+  const unfilled = act.form?.fields.map((field) => [field.schema.title ?? field.name, faultOf(field, values[field.name])] as const).find(([, fault]) => fault);
+  const why = act.wrong ?? (unfilled && `${unfilled[0]} ${unfilled[1]}`) ?? (act.reason === "required" && !reason.trim() ? "a reason is needed" : act.confirm && typed !== act.confirm ? `type ${act.confirm} to confirm` : undefined);
   const carryOut = async () => {
     if (isSending || why) return;
     setSending(true);
     setError(null);
     try {
-      const answer = await send({ method: act.method ?? "POST", path: act.path, body: act.method === "DELETE" ? undefined : body, key: key.current });
+      const answer = await send({ method: act.method ?? "POST", path: act.path, body: act.method === "DELETE" ? undefined : body, text: act.text, key: key.current });
       follow(act, () => void client.invalidateQueries());
       void client.invalidateQueries();
       act.done?.(answer);
@@ -85,6 +99,7 @@ export function ActDialog({ act, onClose }: { act: Act; onClose: () => void }) {
             {act.will.map((line, index) => <li key={index}>{line}</li>)}
           </ul>
           {act.extra}
+          {act.form && <Fields fields={act.form.fields} values={values} onChange={setValues} faults={faultOfField} />}
           {act.reason ? (
             <Field label={act.reason === "required" ? "Reason" : "Reason or comment"} hint={`kept in the record, with your name: ${actor}`}>
               {(id) => <input id={id} value={reason} onChange={(event) => setReason(event.target.value)} maxLength={1000} autoFocus />}
@@ -127,29 +142,50 @@ export function quote(text: string): string {
   return /^[\w./:=@%+-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
 }
 
-function asCurl(method: string, path: string, body: unknown, actor: string): string {
-  const data = method === "DELETE" || body === undefined ? "" : ` -H 'Content-Type: application/json' -d ${quote(JSON.stringify(body))}`;
-  return `curl -X ${method} ${location.origin}${path} -H ${quote(`Headrace-Actor: ${actor}`)}${data}`;
+function asCurl({ method = "POST", path, text }: Act, body: unknown, actor: string, roles: string[]): string {
+  const data = text
+    ? ` -H ${quote(`Content-Type: ${text.type}`)} --data-binary @${text.file}`
+    : method === "DELETE" || body === undefined ? "" : ` -H 'Content-Type: application/json' -d ${quote(JSON.stringify(body))}`;
+  const who = currentSession()?.local === false ? "" : ` -H ${quote(`Headrace-Actor: ${actor}`)}${roles.length ? ` -H ${quote(`Headrace-Roles: ${roles.join(",")}`)}` : ""}`;
+  return `curl -X ${method} ${location.origin}${path} -H "Authorization: Bearer $HEADRACE_API_TOKEN"${who}${data}`;
 }
 
-/** A button that opens the dialog of an act. */
-export function ActButton({ act, children, why, small = true, kind, icon }: {
-  act: () => Act;
+/** A button that opens the dialog of an act; one that has to be looked ahead at first asks the API what it would do. */
+export function ActButton({ act, children, why, small = true, kind, icon, scope = "operate" }: {
+  act: () => Act | Promise<Act>;
   children: ReactNode;
   why?: string;
   small?: boolean;
   kind?: "plain" | "primary" | "danger" | "quiet";
   icon?: Parameters<typeof Button>[0]["icon"];
+  scope?: Scope;
 }) {
   const [open, setOpen] = useState<Act | null>(null);
+  const [error, setError] = useState<unknown>(null);
+  const [isLooking, setLooking] = useState(false);
+  const press = async () => {
+    setLooking(true);
+    try {
+      setOpen(await act());
+    } catch (e) {
+      setError(e);
+    } finally {
+      setLooking(false);
+    }
+  };
+  const keep = { onClick: (event: SyntheticEvent) => event.stopPropagation(), onKeyDown: (event: SyntheticEvent) => event.stopPropagation() };
   return (
     <>
-      <span className="act" onClick={(event) => event.stopPropagation()} onKeyDown={(event) => event.stopPropagation()}>
-        <Button small={small} kind={kind} icon={icon} why={why} onClick={() => setOpen(act())}>{children}</Button>
+      <span className="act" {...keep}>
+        <Button small={small} kind={kind} icon={icon} why={lacks(scope) ?? why} disabled={isLooking} onClick={() => void press()}>{children}</Button>
       </span>
-      {open && (
-        <span onClick={(event) => event.stopPropagation()} onKeyDown={(event) => event.stopPropagation()}>
-          <ActDialog act={open} onClose={() => setOpen(null)} />
+      {open && <span {...keep}><ActDialog act={open} onClose={() => setOpen(null)} /></span>}
+      {error !== null && (
+        <span {...keep}>
+          <Dialog title="It cannot be done" onClose={() => setError(null)}>
+            <div className="dialog-body"><Failure error={error} /></div>
+            <footer className="dialog-foot"><span className="grow" /><Button onClick={() => setError(null)}>Close</Button></footer>
+          </Dialog>
         </span>
       )}
     </>
@@ -227,5 +263,3 @@ export function Tray() {
     </div>
   );
 }
-
-export const actor = (): string => currentPrefs().actor;

@@ -9,15 +9,15 @@ import type { Tone } from "./status";
 
 type Cause = Schemas["Cause"];
 
-const FAULTS = new Set(["NOTHING_OPEN", "JOIN_MISSED", "TIMER_MISSING", "APPROVAL_MISSING", "PARKED_MISSING"]);
-const BAD = new Set(["RUN_FAILED", "TASK_FAILED"]);
+const FAULTS = new Set(["NOTHING_OPEN", "JOIN_MISSED", "TIMER_MISSING", "APPROVAL_MISSING", "PARKED_MISSING", "SIGNAL_WAIT_MISSING", "CHILD_MISSING", "ITEMS_MISSED"]);
+const BAD = new Set(["RUN_FAILED", "TASK_FAILED", "RUN_COMPENSATION_FAILED"]);
 const GOOD = new Set(["RUN_COMPLETED", "TASK_COMPLETED"]);
 const ALARMS = new Set([
   "NEEDS_ATTENTION", "PARKED", "NO_WORKER", "WORKERS_DRAINING", "COMMAND_LOST", "TIMEOUT_OVERDUE", "SESSION_EXPIRED", "SESSION_ENDED", "SESSION_UNKNOWN",
   "NOT_LISTED", "STREAMS_AWAY", "KAFKA_AWAY", "SWEEP_LATE", "RELAY_AWAY", "RELAY_BEHIND", "SLOT_LOST", "TICKS_LATE", "PARTITION_UNOWNED", "PARTITION_SILENT",
-  "APPROVAL_EXPIRED", "TIMER_OVERDUE", "BODY_UNKNOWN", "STILL_HELD",
+  "APPROVAL_EXPIRED", "TIMER_OVERDUE", "BODY_UNKNOWN", "STILL_HELD", "POOL_NOT_SET", "RUN_COMPENSATING", "RUN_COMPENSATED",
 ]);
-const WAITS = new Set(["PAUSED", "SIGNAL_AWAITED", "CHILD_OPEN", "APPROVAL_OPEN", "WAIT", "BACKOFF"]);
+const WAITS = new Set(["PAUSED", "QUEUE_PAUSED", "SLOT_AWAITED", "RATE_AWAITED", "BETWEEN_ROUNDS", "COMPENSATION_LATER", "SIGNAL_AWAITED", "CHILD_OPEN", "APPROVAL_OPEN", "WAIT", "BACKOFF"]);
 
 export function toneOfCause(code: string): Tone {
   if (FAULTS.has(code) || BAD.has(code)) return "bad";
@@ -46,6 +46,8 @@ export function pageOf(object: Schemas["CauseObject"], runId: string): string | 
       return "/approvals?show=parked";
     case "dead_letter":
       return object.id ? `/dead-letters/${id}` : "/dead-letters";
+    case "pool":
+      return `/workers?tab=pools&pool=${id}`;
     case "session":
     case "queue":
       return "/workers";

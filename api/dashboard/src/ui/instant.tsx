@@ -84,7 +84,8 @@ export function Instant({ at, ms = false, future = false }: { at: string | null 
 function Relative({ at, future }: { at: number; future: boolean }) {
   const now = useNow();
   const ago = now - at;
-  if (ago < -1500 || future) return <>{ago > 0 ? `${coarse(ago)} overdue` : `in ${ago < -86_400_000 ? length(ago) : coarse(ago)}`}</>;
+  // What an answer tells of this moment may be a little ahead of the clock as the page last heard it.
+  if (ago < -5000 || future) return <>{ago > 0 ? `${coarse(ago)} overdue` : `in ${ago < -86_400_000 ? length(ago) : coarse(ago)}`}</>;
   return <>{ago < 1000 ? "just now" : `${coarse(ago)} ago`}</>;
 }
 

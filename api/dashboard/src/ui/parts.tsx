@@ -242,3 +242,15 @@ export function Field({ label, hint, error, children }: { label: ReactNode; hint
     </div>
   );
 }
+
+/** Goes into the address when it is left alone for a moment, so that not every letter is a request. */
+export function Typed({ name, value, onChange, isMain }: { name: string; value: string; onChange: (value: string) => void; isMain?: boolean }) {
+  const [text, setText] = useState(value);
+  useEffect(() => setText(value), [value]);
+  useEffect(() => {
+    if (text === value) return;
+    const timer = setTimeout(() => onChange(text), 300);
+    return () => clearTimeout(timer);
+  }, [text, value, onChange]);
+  return <input type="search" data-filter={isMain || undefined} placeholder={name} aria-label={name} value={text} onChange={(event) => setText(event.target.value)} />;
+}

@@ -26,6 +26,12 @@ const LOOKS: Record<string, Look> = {
   compensating: { icon: "replay", word: "compensating", tone: "busy" },
   compensated: { icon: "replay", word: "compensated", tone: "warn" },
   compensation_failed: { icon: "cross", word: "compensation failed", tone: "bad" },
+  // runs of tasks
+  asked: { icon: "queued", word: "asked for", tone: "idle" },
+  // items of a bulk, at their turn and later
+  done: { icon: "check", word: "asked", tone: "busy" },
+  gone: { icon: "dot", word: "gone", tone: "idle" },
+  overtaken: { icon: "skip", word: "overtaken", tone: "idle" },
   // attempts
   lost: { icon: "alert", word: "lost", tone: "warn" },
   returned: { icon: "replay", word: "handed back", tone: "idle" },
@@ -53,6 +59,7 @@ const LOOKS: Record<string, Look> = {
   // workers and parts
   live: { icon: "heart", word: "live", tone: "ok" },
   draining: { icon: "download", word: "draining", tone: "warn" },
+  current: { icon: "check", word: "current", tone: "ok" },
   ended: { icon: "stop", word: "ended", tone: "idle" },
   ok: { icon: "check", word: "ok", tone: "ok" },
   degraded: { icon: "alert", word: "degraded", tone: "warn" },

@@ -9,24 +9,12 @@ import { Icon, type IconName } from "../../ui/icons";
 import { length } from "../../ui/instant";
 import { Failure, Loading } from "../../ui/parts";
 import { StatusDot, toneOf } from "../../ui/status";
-import { itemsWord } from "./items";
+import { itemsWord, roundsWord } from "./items";
 import { layout, NODE, type Laid } from "./layout";
+import { childOf, specsOf, type Spec } from "./spec";
 import { bodyMs } from "./tasks";
 
-interface Spec {
-  run?: string;
-  needs?: string[];
-  join?: string | number;
-  if?: string;
-  approval?: { title?: string };
-  signal?: { name?: string } | string;
-  map?: unknown;
-  workflow?: { name?: string };
-  wait?: { for?: string; until?: string };
-  queue?: string;
-}
-
-type TaskNode = Node<{ name: string; status: string; more: string; icon: IconName | null; join: string; hasNeeds: boolean }, "task">;
+type TaskNode = Node<{ name: string; status: string; more: string; icon: IconName | null; join: string; undo: string; hasNeeds: boolean }, "task">;
 
 export function RunGraph({ run, spans, selected, onSelect }: { run: Schemas["Run"]; spans: Spans | undefined; selected: string; onSelect: (task: string) => void }) {
   const version = useVersion(run.workflow, run.version);
@@ -37,7 +25,7 @@ export function RunGraph({ run, spans, selected, onSelect }: { run: Schemas["Run
 
 export function Graph({ id, definition, spans, selected, onSelect }: { id: string; definition: unknown; spans?: Spans | undefined; selected?: string; onSelect?: (task: string) => void }) {
   const { theme } = usePrefs();
-  const specs = useMemo(() => ((definition as { tasks?: Record<string, Spec> }).tasks ?? {}), [definition]);
+  const specs = useMemo(() => specsOf(definition), [definition]);
   const edges = useMemo(() => Object.entries(specs).flatMap(([name, spec]) => (spec.needs ?? []).map((need): [string, string] => [need, name])), [specs]);
   const [laid, setLaid] = useState<Laid | null>(null);
   const [error, setError] = useState<unknown>(null);
@@ -65,8 +53,9 @@ export function Graph({ id, definition, spans, selected, onSelect }: { id: strin
           name,
           status: task?.status ?? "",
           more: describe(spec, task),
-          icon: spec.approval ? "person" : spec.wait ? "clock" : spec.signal ? "triggers" : spec.workflow ? "workflows" : spec.map ? "runs" : null,
+          icon: spec.approval ? "person" : spec.wait ? "clock" : spec.signal ? "triggers" : spec.workflow ? "workflows" : spec.map ? "runs" : spec.repeat ? "replay" : null,
           join: joinWord(spec),
+          undo: task?.compensation ?? (spec.compensate ? "none" : ""),
           hasNeeds: Boolean(spec.needs?.length),
         },
       };
@@ -114,8 +103,9 @@ export function Graph({ id, definition, spans, selected, onSelect }: { id: strin
 
 function describe(spec: Spec, task: Schemas["TaskSpans"] | undefined): string {
   const signal = typeof spec.signal === "string" ? spec.signal : spec.signal?.name;
-  const what = signal ? `signal ${signal}` : spec.workflow ? `workflow ${spec.workflow.name ?? ""}` : spec.wait ? (spec.wait.for ? `waits ${spec.wait.for}` : "waits until an instant") : spec.approval && !spec.run ? "approval" : (spec.run ?? "");
+  const what = signal ? `signal ${signal}` : spec.workflow ? `workflow ${childOf(spec) ?? ""}` : spec.wait ? (spec.wait.for ? `waits ${spec.wait.for}` : "waits until an instant") : spec.approval && !spec.run ? "approval" : (spec.run ?? "");
   if (task?.items) return itemsWord(task.items);
+  if (spec.repeat) return task?.token ? `${roundsWord(task, spec.repeat.max)}` : `${what}, up to ${spec.repeat.max ?? "?"} rounds`;
   if (!task?.token) return what;
   const took = bodyMs(task);
   const tries = task.attempt > 1 ? `, attempt ${task.attempt}` : "";
@@ -132,6 +122,7 @@ function joinWord(spec: Spec): string {
 const TaskBox = memo(({ data, selected }: NodeProps<TaskNode>) => (
   <div className={`graph-node tone-${data.status ? toneOf(data.status) : "idle"} is-${data.status}${selected ? " selected" : ""}`}>
     {data.hasNeeds && <Handle type="target" position={Position.Left} isConnectable={false} />}
+    {data.undo && <span className={`graph-undo tone-${data.undo === "none" ? "idle" : toneOf(data.undo)}`} title={data.undo === "none" ? "can be undone" : `undone: ${data.undo}`}><Icon name="undo" size={11} /><span className="sr-only">{data.undo === "none" ? "can be undone" : `undone: ${data.undo}`}</span></span>}
     {data.join && <span className="graph-join">{data.join}</span>}
     <span className="graph-name">
       {data.status ? <StatusDot of={data.status} /> : data.icon ? <Icon name={data.icon} size={13} /> : null}

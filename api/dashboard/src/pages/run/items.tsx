@@ -12,6 +12,11 @@ export function itemsWord(items: Schemas["ItemCounts"]): string {
   return `${items.completed}/${items.total} ok${items.failed ? `, ${items.failed} failed` : ""}`;
 }
 
+/** Of a repeat: how many rounds have ended. */
+export function roundsWord(task: { rounds: number }, max?: number): string {
+  return `${task.rounds}${max === undefined ? "" : ` of ${max}`} ${task.rounds === 1 && max === undefined ? "round" : "rounds"}`;
+}
+
 export function Items({ runId, map, onSelect }: { runId: string; map: string; onSelect: (task: string) => void }) {
   const [status, setStatus] = useParam("items");
   const list = useList<Schemas["Task"]>(

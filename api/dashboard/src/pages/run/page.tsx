@@ -1,8 +1,8 @@
 import { useQuery } from "@tanstack/react-query";
 import { lazy, Suspense, type ReactNode } from "react";
-import { cancelRun, controlRun, decide, releaseRun, replayLetter } from "../../acts";
+import { cancelRun, controlRun, decide, prioritise, releaseRun, replayLetter } from "../../acts";
 import { ApiError, get, type Schemas } from "../../api/client";
-import { isOver, shortId, useExplain, useRun, useSpans } from "../../api/hooks";
+import { isOver, shortId, useExplain, useRelations, useRun, useSpans } from "../../api/hooks";
 import { Link, useParam, useTitle } from "../../router";
 import { ActButton } from "../../ui/act";
 import { Causes } from "../../ui/explain";
@@ -12,7 +12,11 @@ import { RunOfPayloads } from "../../ui/json";
 import { Copy, Empty, Failure, Loading, Tabs } from "../../ui/parts";
 import { Progress } from "../../ui/progress";
 import { Status } from "../../ui/status";
+import { ActsTab } from "./acts";
+import { EffectsTab } from "./effects";
 import { LogsTab } from "./logs";
+import { RelationsTab } from "./relations";
+import { foreseeRerun } from "./rerun";
 import { ApprovalsTab, DataTab, DefinitionTab, HistoryTab } from "./tabs";
 import { TaskPanel } from "./task_panel";
 import { TasksTab } from "./tasks";
@@ -48,7 +52,10 @@ export function RunPage({ params }: { params: Record<string, string> }) {
     { id: "logs", word: "Logs" },
     { id: "data", word: "Data" },
     { id: "approvals", word: "Approvals and signals" },
+    { id: "effects", word: "Effects" },
+    { id: "relations", word: "Relations" },
     { id: "definition", word: "Definition" },
+    { id: "audit", word: "Audit" },
   ];
   return (
     <RunOfPayloads.Provider value={run.run_id}>
@@ -65,6 +72,9 @@ export function RunPage({ params }: { params: Record<string, string> }) {
           {tab === "logs" && <LogsTab run={run} onSelect={setTask} />}
           {tab === "data" && <DataTab run={run} spans={spans.data} />}
           {tab === "approvals" && <ApprovalsTab run={run} spans={spans.data} />}
+          {tab === "effects" && (spans.data ? <EffectsTab run={run} spans={spans.data} selected={task} onSelect={setTask} /> : <Loading />)}
+          {tab === "relations" && <RelationsTab run={run} />}
+          {tab === "audit" && <ActsTab run={run} />}
           {tab === "definition" && <DefinitionTab run={run} />}
         </div>
       </div>
@@ -78,6 +88,8 @@ function RunHeader({ run }: { run: Schemas["Run"] }) {
   const over = isOver(run.status);
   const ended = over ? `the run is ${run.status} already` : undefined;
   const isPaused = run.status === "paused" || run.status === "pausing";
+  const parent = useRelations(run.run_id).data?.parent;
+  const rerunWhy = !over ? "only a run that has ended runs again" : run.status === "completed" ? "nothing of it failed; open a task to run it again from there" : run.status.startsWith("compensat") ? "what it did was undone, so its results do not stand" : undefined;
   return (
     <header className="run-head">
       <div className="run-title">
@@ -92,6 +104,7 @@ function RunHeader({ run }: { run: Schemas["Run"] }) {
         ) : (
           <ActButton icon="pause" act={() => controlRun(run, "pause")} why={ended}>Pause …</ActButton>
         )}
+        <ActButton icon="replay" act={() => foreseeRerun(run, [])} why={rerunWhy}>Rerun …</ActButton>
         <ActButton icon="alert" act={() => releaseRun(run)} why={run.status === "needs_attention" ? undefined : "only a run that needs attention is released"}>Release …</ActButton>
         <ActButton icon="cross" kind="danger" act={() => cancelRun(run)} why={ended}>Cancel …</ActButton>
         <ActButton icon="stop" kind="danger" act={() => controlRun(run, "terminate")} why={ended}>Terminate …</ActButton>
@@ -99,7 +112,7 @@ function RunHeader({ run }: { run: Schemas["Run"] }) {
       </div>
       <dl className="run-facts">
         <Fact name="Workflow"><Link to={`/workflows/${run.workflow}?version=${run.version}`} className="link">{run.workflow} <span className="muted">v{run.version}</span></Link></Fact>
-        <Fact name="Started by"><span className="clip">{run.trigger}</span></Fact>
+        <Fact name="Started by">{parent ? <Link to={`/runs/${parent.run_id}?task=${encodeURIComponent(parent.task)}`} className="link">{shortId(parent.workflow, parent.run_id)} · {parent.task}</Link> : <span className="clip">{run.trigger}</span>}</Fact>
         <Fact name="Started"><Instant at={run.created_at} /></Fact>
         <Fact name={over ? "Took" : "Runs for"}><Elapsed from={run.created_at} to={run.finished_at} /></Fact>
         {run.deadline_at && <Fact name="Deadline"><Instant at={run.deadline_at} /></Fact>}
@@ -132,6 +145,7 @@ function Banner({ run }: { run: Schemas["Run"] }) {
 function CauseAct({ cause, run }: { cause: Schemas["Cause"]; run: Schemas["Run"] }) {
   if (run.status === "paused" && cause.code.includes("PAUSE")) return <ActButton kind="primary" act={() => controlRun(run, "resume")}>Resume …</ActButton>;
   if (cause.code === "NEEDS_ATTENTION") return <ActButton kind="primary" act={() => releaseRun(run)}>Release …</ActButton>;
+  if (cause.points_to.kind === "pool") return <ActButton act={() => prioritise(run)}>Priority …</ActButton>;
   if (cause.points_to.kind === "approval" && cause.code === "APPROVAL_OPEN") return <Decide approvalId={cause.points_to.id} />;
   if (cause.points_to.kind === "dead_letter" && cause.points_to.id) return <LetterActs letterId={cause.points_to.id} />;
   if (cause.code === "PARKED" && cause.tasks[0]) return <Link to={`/runs/${run.run_id}?task=${encodeURIComponent(cause.tasks[0])}`} className="link">Say what happened</Link>;
@@ -143,8 +157,8 @@ function Decide({ approvalId }: { approvalId: string }) {
   if (!data || data.status !== "waiting") return null;
   return (
     <>
-      <ActButton icon="cross" kind="danger" act={() => decide(data, "reject")}>Reject …</ActButton>
-      <ActButton icon="check" kind="primary" act={() => decide(data, "approve")}>Approve …</ActButton>
+      <ActButton scope="approve" icon="cross" kind="danger" act={() => decide(data, "reject")}>Reject …</ActButton>
+      <ActButton scope="approve" icon="check" kind="primary" act={() => decide(data, "approve")}>Approve …</ActButton>
     </>
   );
 }

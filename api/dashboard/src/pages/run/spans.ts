@@ -11,11 +11,15 @@ export interface Segment {
   from: number;
   to: number;
   attempt?: number;
+  /** Of a repeat, from 0. */
+  round?: number;
   worker?: string;
   isOpen?: boolean;
 }
 
 const ms = (at: string): number => Date.parse(at);
+
+const hasBody = (task: TaskSpans): boolean => task.kind === "body" || task.kind === "repeat";
 
 /** When each task ended; null while it has not. */
 function ends(tasks: TaskSpans[]): Map<number, number> {
@@ -23,7 +27,7 @@ function ends(tasks: TaskSpans[]): Map<number, number> {
   for (const task of tasks) {
     if (!isTaskOver(task.status)) continue;
     const last = task.spans.at(-1);
-    const at = last && task.kind === "body" ? ms(last.ended_at) : task.changed_at ? ms(task.changed_at) : null;
+    const at = last && hasBody(task) ? ms(last.ended_at) : task.changed_at ? ms(task.changed_at) : null;
     if (at !== null) found.set(task.index, at);
   }
   return found;
@@ -50,8 +54,8 @@ export function segmentsOf(tasks: TaskSpans[], begin: number, now: number): Segm
     for (const span of task.spans) {
       const began = span.started_at ? ms(span.started_at) : ms(span.ended_at);
       const over = span.finished_at ? ms(span.finished_at) : ms(span.ended_at);
-      if (began > at) add({ kind: last === "failed" ? "backoff" : "queued", from: at, to: began });
-      add({ kind: span.outcome as Segment["kind"], from: began, to: Math.min(Math.max(over, began), ms(span.ended_at) + 1), attempt: span.attempt, worker: span.worker });
+      if (began > at) add({ kind: last === "failed" ? "backoff" : last === "completed" && task.kind === "repeat" ? "asleep" : "queued", from: at, to: began });
+      add({ kind: span.outcome as Segment["kind"], from: began, to: Math.min(Math.max(over, began), ms(span.ended_at) + 1), attempt: span.attempt, round: span.round ?? undefined, worker: span.worker });
       at = Math.max(at, ms(span.ended_at));
       last = span.outcome;
     }
@@ -69,13 +73,13 @@ export function segmentsOf(tasks: TaskSpans[], begin: number, now: number): Segm
         open(task.kind === "wait" ? "asleep" : task.kind === "map" ? "running" : "waiting");
         break;
       case "pending":
-        if (task.due_at && task.token) open("backoff");
+        if (task.due_at && task.token) open(task.kind === "repeat" && last === "completed" ? "asleep" : "backoff");
         break;
       case "skipped":
         add({ kind: "skipped", from: Math.max(at, changed), to: Math.max(at, changed) });
         break;
       default:
-        if (task.kind !== "body" || !task.spans.length) {
+        if (!hasBody(task) || !task.spans.length) {
           const kind = task.kind === "wait" ? "asleep" : task.kind === "approval" || task.kind === "signal" || task.kind === "workflow" ? "waiting" : task.kind === "map" ? (task.status as Segment["kind"]) : "queued";
           add({ kind, from: at, to: changed });
         }

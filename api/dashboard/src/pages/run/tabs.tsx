@@ -1,6 +1,5 @@
 import { useQuery } from "@tanstack/react-query";
-import { useState, type ReactNode } from "react";
-import { decide } from "../../acts";
+import { useState } from "react";
 import { get, type Schemas } from "../../api/client";
 import { isOver, useList, useVersion, useWorkflow, type Spans } from "../../api/hooks";
 import { useParam } from "../../router";
@@ -10,6 +9,8 @@ import { Difference, download, Payload, pretty } from "../../ui/json";
 import { Button, Empty, Facts, Failure, Loading, Panel, Segmented } from "../../ui/parts";
 import { Status } from "../../ui/status";
 import { DataTable, type Column } from "../../ui/table";
+import { ApprovalActs, ApprovalFacts, Votes } from "../approval";
+import { foreseeMove } from "./rerun";
 import { Signals } from "./signals";
 import { Resolve } from "./task_panel";
 
@@ -146,38 +147,14 @@ export function ApprovalsTab({ run, spans }: { run: Run; spans: Spans | undefine
           {approval ? (
             <>
               <ApprovalFacts approval={approval} />
-              {approval.status === "waiting" && (
-                <div className="task-acts">
-                  <ActButton icon="check" kind="primary" act={() => decide(approval, "approve")}>Approve …</ActButton>
-                  <ActButton icon="cross" kind="danger" act={() => decide(approval, "reject")}>Reject …</ActButton>
-                </div>
-              )}
+              <ApprovalActs approval={approval} />
+              {approval.context !== null && <Payload name="What is shown" value={approval.context} />}
+              <Votes record={approval.record} />
             </>
           ) : <Resolve task={{ task_id: task.task_id, run_id: run.run_id, task: task.name, workflow: run.workflow }} />}
         </Panel>
       ))}
     </div>
-  );
-}
-
-export function ApprovalFacts({ approval }: { approval: Schemas["Approval"] }) {
-  const approvers = Array.isArray(approval.approvers) ? approval.approvers.map(String) : [];
-  return (
-    <Facts
-      items={[
-        ["Task", approval.task],
-        ["Who may decide", approvers.length ? approvers.join(", ") : "whoever may approve"],
-        ["Asked", <Instant at={approval.asked_at} />],
-        ["Expires", approval.expires_at ? <Instant at={approval.expires_at} future={approval.status === "waiting"} /> : "never"],
-        ...(approval.decided_at
-          ? ([
-              ["Decided", <Instant at={approval.decided_at} />],
-              ["By", approval.decided_by ?? "–"],
-              ["Comment", approval.comment ?? <span className="faint">none</span>],
-            ] as [string, ReactNode][])
-          : []),
-      ]}
-    />
   );
 }
 
@@ -197,8 +174,23 @@ export function DefinitionTab({ run }: { run: Run }) {
         aside={isOld ? <Segmented label="Compare" value={shown} onChange={setShown} options={[{ value: "itself", word: `v${run.version}` }, { value: "latest", word: `against the latest, v${latest.latest_version}` }]} /> : <span className="muted">the latest version</span>}
       >
         <Facts items={[["Published", <Instant at={version.data.published_at} />], ["By", version.data.published_by], ["Digest", <code className="clip">{version.data.digest}</code>]]} />
+        {latest && latest.versions.length > 1 && <Move run={run} versions={latest.versions.map((each) => each.version).filter((each) => each !== run.version)} />}
         {shown === "latest" && latest ? <Difference label="Difference to the latest version" before={pretty(version.data.definition)} after={pretty(latest.definition)} /> : <Payload name="Definition" value={version.data.definition} file={`${run.workflow}-v${run.version}`} open={3} />}
       </Panel>
+    </div>
+  );
+}
+
+/** Where it could go on by another version; a run is moved while it is paused. */
+function Move({ run, versions }: { run: Run; versions: number[] }) {
+  const [to, setTo] = useState(String(versions[0] ?? ""));
+  const why = run.status === "paused" ? undefined : isOver(run.status) ? "it has ended" : "a run is moved while it is paused: pause it first";
+  return (
+    <div className="task-acts">
+      <label className="inline-field">Move it to
+        <select value={to} onChange={(event) => setTo(event.target.value)}>{versions.map((each) => <option key={each} value={each}>v{each}</option>)}</select>
+      </label>
+      <ActButton icon="right" why={why} act={() => foreseeMove(run, Number(to))}>See what stands in the way …</ActButton>
     </div>
   );
 }

@@ -1,18 +1,23 @@
 // One task: why it waits or how it ended, its attempts, its data, and what can be done about it, where it stands.
 import { useQuery } from "@tanstack/react-query";
-import { useState, type ReactNode } from "react";
-import { decide, replayLetter, resolveTask } from "../../acts";
+import { useMemo, useState, type ReactNode } from "react";
+import { crashWorker, decide, pauseTask, replayLetter, resolveTask, skipTask } from "../../acts";
 import { get, parseJson, search, type Schemas } from "../../api/client";
-import { clause } from "../../api/filter";
-import { useAttempts, useExplain, useTask } from "../../api/hooks";
+import { filterOf } from "../../api/filter";
+import { isOver, useAttempts, useExplain, useTask, useVersion, useWorkflow } from "../../api/hooks";
 import { Link } from "../../router";
+import { canCrash } from "../../session";
 import { ActButton } from "../../ui/act";
 import { Causes } from "../../ui/explain";
 import { UserFault } from "../../ui/fault";
 import { Icon } from "../../ui/icons";
 import { Elapsed, Instant } from "../../ui/instant";
 import { Difference, Payload, pretty } from "../../ui/json";
-import { Items, itemsWord } from "./items";
+import { ApprovalFacts, Votes } from "../approval";
+import { Items, itemsWord, roundsWord } from "./items";
+import { ChildrenOf } from "./relations";
+import { foreseeRerun } from "./rerun";
+import { deadlineWord, specsOf } from "./spec";
 import { Button, Facts, Failure, Field, Loading, Segmented } from "../../ui/parts";
 import { Status } from "../../ui/status";
 
@@ -20,11 +25,15 @@ export function TaskPanel({ run, name, onClose, onSelect }: { run: Schemas["Run"
   const { data: task, error } = useTask(run.run_id, name);
   const attempts = useAttempts(run.run_id, name);
   const explain = useExplain(run.run_id, name);
+  const version = useVersion(run.workflow, run.version);
+  // An item and a compensation have the specification of their task.
+  const spec = specsOf(version.data?.definition)[name.split(".")[0] ?? name] ?? {};
   return (
     <aside className="task-panel" aria-label={`Task ${name}`} onKeyDown={(event) => event.key === "Escape" && !document.querySelector("dialog[open]") && onClose()}>
       <header className="task-head">
         <h2 className="clip">{name}</h2>
         {task && <Status of={task.status} />}
+        {task?.is_paused && <Status of="paused" />}
         <span className="grow" />
         <Button kind="quiet" icon="cross" label="Close the task" onClick={onClose} />
       </header>
@@ -36,16 +45,23 @@ export function TaskPanel({ run, name, onClose, onSelect }: { run: Schemas["Run"
             items={[
               ["Body", task.run ? <code>{task.run}</code> : <span className="muted">none: it only waits</span>],
               ["Queue", <Link to="/workers" className="link">{task.queue}</Link>],
+              ...(spec.pool ? [["Pool", <Link to={`/workers?tab=pools&pool=${encodeURIComponent(spec.pool)}`} className="link">{spec.pool}</Link>] as [string, ReactNode]] : []),
+              ...(spec.repeat ? [["Rounds", <span className="num">{roundsWord(task, spec.repeat.max)} ended, until <code>{spec.repeat.until}</code></span>] as [string, ReactNode]] : []),
               task.items ? ["Items", <span className="num">{itemsWord(task.items)}, {task.items.begun} begun</span>] : ["Attempt", <span className="num">{task.attempt} of {task.attempts_max}</span>],
               ["Token", <span className="num">{task.token}</span>],
               ["Needs", task.needs.length ? <span className="needs">{task.needs.map((need) => <button key={need} type="button" className="link" onClick={() => onSelect(need)}>{need}</button>)}</span> : <span className="faint">nothing</span>],
               ["Changed", <Instant at={task.changed_at} />],
               ...(task.due_at ? [[task.status === "pending" ? "Next attempt" : "Due", <Instant at={task.due_at} future />] as [string, ReactNode]] : []),
+              ...(task.deadline_at ? [["Deadline", <Instant at={task.deadline_at} future />] as [string, ReactNode]] : spec.deadline ? [["Deadline", deadlineWord(spec.deadline)] as [string, ReactNode]] : []),
+              ...(spec.start_within ? [["Begins within", `${spec.start_within} of a hand-out`] as [string, ReactNode]] : []),
+              ...(spec.timeout ? [["Time-out", `${spec.timeout} an attempt`] as [string, ReactNode]] : []),
+              ...(task.compensation ? [["Undone", <button type="button" className="link" onClick={() => onSelect(`${name}.compensate`)}><Status of={task.compensation} compact /></button>] as [string, ReactNode]] : []),
               ["Effect key", <code className="clip">{run.run_id}/{name}</code>],
             ]}
           />
           {task.progress !== null && <Payload name="Progress, as its body last said" value={task.progress} />}
           {task.error !== null && task.status !== "completed" && <section><h3>Error</h3><UserFault value={task.error} /></section>}
+          {task.workflow && <ChildrenOf runId={run.run_id} task={name} />}
           {task.items && <Items runId={run.run_id} map={name} onSelect={onSelect} />}
           <Attempts attempts={attempts.data?.items ?? []} more={Boolean(attempts.data?.next)} />
           <section>
@@ -69,42 +85,96 @@ function TaskActs({ run, task }: { run: Schemas["Run"]; task: Schemas["Task"] })
   });
   const letters = useQuery({
     queryKey: ["letters", "of-task", task.task_id, task.token],
-    queryFn: ({ signal }) => get("/dead-letters", {}, { filter: `${clause("run", run.run_id)} ${clause("task", task.name)}`, limit: 1 }, signal),
+    queryFn: ({ signal }) => get("/dead-letters", {}, { filter: filterOf({ run: run.run_id, task: task.name }), limit: 1 }, signal),
     enabled: task.status === "failed",
   });
   const letter = letters.data?.items[0];
-  if (isAsking && approval.data) {
-    return (
+  return (
+    <>
+      {isAsking && approval.data && (
+        <div className="task-acts">
+          <p><Icon name="person" size={14} /> {approval.data.title || "A decision is asked for."}</p>
+          <ActButton scope="approve" icon="check" kind="primary" act={() => decide(approval.data, "approve")}>Approve …</ActButton>
+          <ActButton scope="approve" icon="cross" kind="danger" act={() => decide(approval.data, "reject")}>Reject …</ActButton>
+        </div>
+      )}
+      {isAsking && approval.data && <><ApprovalFacts approval={approval.data} />{approval.data.context !== null && <Payload name="What is shown" value={approval.data.context} />}<Votes record={approval.data.record} /></>}
+      {isParked && <Resolve task={{ task_id: task.task_id, run_id: run.run_id, task: task.name, workflow: run.workflow }} />}
+      {letter && (
+        <div className="task-acts">
+          <ActButton icon="replay" kind="primary" act={() => replayLetter(letter)}>Replay …</ActButton>
+          <Link to={`/dead-letters/${letter.dead_letter_id}`} className="button small"><Icon name="edit" size={14} /><span>Edit a copy and replay</span></Link>
+          <Link to={`/dead-letters${search({ fingerprint: letter.fingerprint })}`} className="link">Others of this cause</Link>
+        </div>
+      )}
+      {task.status === "running" && task.session_id && canCrash() && <CrashHolder sessionId={task.session_id} />}
+      {!task.name.endsWith(".compensate") && <Take run={run} task={task} />}
+    </>
+  );
+}
+
+/** Only where `headrace dev` is: what becomes of a task whose worker is lost. */
+function CrashHolder({ sessionId }: { sessionId: string }) {
+  const { data } = useQuery({ queryKey: ["workers", "all"], queryFn: ({ signal }) => get("/workers", {}, { limit: 100 }, signal) });
+  const worker = data?.items.find((each) => each.session_id === sessionId);
+  return worker ? <div className="task-acts"><ActButton icon="triggers" kind="danger" act={() => crashWorker(worker)}>Crash its worker …</ActButton></div> : null;
+}
+
+/** A task is a unit: it runs again with all behind it, or is done without its body. */
+function Take({ run, task }: { run: Schemas["Run"]; task: Schemas["Task"] }) {
+  const before = pretty(task.input ?? null);
+  const [input, setInput] = useState<string | null>(null);
+  const [output, setOutput] = useState("null");
+  const given = useJson(input ?? before);
+  const made = useJson(output);
+  const isEdited = input !== null && given.wrong === undefined && pretty(given.value) !== before;
+  const over = isOver(run.status);
+  const latest = useWorkflow(run.workflow).data?.latest_version;
+  const [version, setVersion] = useState("");
+  const foresee = () => foreseeRerun(run, [task.name], isEdited ? { before: task.input ?? null, after: given.value } : undefined, version ? Number(version) : undefined);
+  const whyNoPause = task.is_paused || !["completed", "skipped", "cancelled", "failed"].includes(task.status) ? (over ? `the run is ${run.status} already` : undefined) : `it is ${task.status} already`;
+  const whyNoRerun = !over ? "only a run that has ended runs again" : run.status.startsWith("compensat") ? "what the run did was undone" : !task.token && task.status === "pending" ? "it has not run" : given.wrong && "the input is not JSON";
+  const whyNoSkip = run.status.startsWith("compensat") ? "its run undoes what it did" : ["completed", "skipped", "cancelled"].includes(task.status) ? `it is ${task.status} already` : task.approval_id !== null ? "a skip does not go round an approval" : made.wrong && "the output is not JSON";
+  return (
+    <div className="take">
       <div className="task-acts">
-        <p><Icon name="person" size={14} /> {approval.data.title || "A decision is asked for."}</p>
-        <ActButton icon="check" kind="primary" act={() => decide(approval.data, "approve")}>Approve …</ActButton>
-        <ActButton icon="cross" kind="danger" act={() => decide(approval.data, "reject")}>Reject …</ActButton>
+        <ActButton icon="replay" why={whyNoRerun || undefined} act={foresee}>{isEdited ? "Rerun from here with the edited input …" : "Rerun from here …"}</ActButton>
+        {over && latest !== undefined && latest !== run.version && (
+          <label className="inline-field">on
+            <select value={version} onChange={(event) => setVersion(event.target.value)}><option value="">v{run.version}, its own</option><option value={latest}>v{latest}, the latest</option></select>
+          </label>
+        )}
+        {task.is_paused ? <ActButton icon="play" why={whyNoPause} act={() => pauseTask(run, task.name, "resume")}>Resume …</ActButton> : <ActButton icon="pause" why={whyNoPause} act={() => pauseTask(run, task.name, "pause")}>Pause …</ActButton>}
       </div>
-    );
-  }
-  if (isParked) return <Resolve task={{ task_id: task.task_id, run_id: run.run_id, task: task.name, workflow: run.workflow }} />;
-  if (letter) {
-    return (
-      <div className="task-acts">
-        <ActButton icon="replay" kind="primary" act={() => replayLetter(letter)}>Replay …</ActButton>
-        <Link to={`/dead-letters/${letter.dead_letter_id}`} className="button small"><Icon name="edit" size={14} /><span>Edit a copy and replay</span></Link>
-        <Link to={`/dead-letters${search({ fingerprint: letter.fingerprint })}`} className="link">Others of this cause</Link>
-      </div>
-    );
-  }
-  return null;
+      {over && task.input !== undefined && (
+        <details>
+          <summary>With another input</summary>
+          <Field label="Input of the task, as JSON" error={given.wrong}>{(id) => <textarea id={id} className="mono editor" rows={6} spellCheck={false} value={input ?? before} onChange={(event) => setInput(event.target.value)} />}</Field>
+        </details>
+      )}
+      <details>
+        <summary>Skip it with an output</summary>
+        <Field label="What its body would have returned, as JSON" error={made.wrong}>{(id) => <textarea id={id} className="mono editor" rows={3} spellCheck={false} value={output} onChange={(event) => setOutput(event.target.value)} />}</Field>
+        <div className="task-acts"><ActButton icon="skip" why={whyNoSkip || undefined} act={() => skipTask(run, task.name, made.value, <Payload name="Output" value={made.value} />)}>Skip with this output …</ActButton></div>
+      </details>
+    </div>
+  );
+}
+
+function useJson(text: string): { value: unknown; wrong: string | undefined } {
+  return useMemo(() => {
+    try {
+      return { value: parseJson(text), wrong: undefined };
+    } catch (error) {
+      return { value: null, wrong: error instanceof Error ? error.message : "not JSON" };
+    }
+  }, [text]);
 }
 
 /** The three ends of an attempt of which nobody knows whether it had its effect. */
 export function Resolve({ task }: { task: { task_id: string; run_id: string; task: string; workflow: string } }) {
   const [text, setText] = useState("null");
-  let output: unknown = null;
-  let wrong: string | undefined;
-  try {
-    output = parseJson(text);
-  } catch (error) {
-    wrong = error instanceof Error ? error.message : "not JSON";
-  }
+  const { value: output, wrong } = useJson(text);
   return (
     <div className="resolve">
       <p><Icon name="alert" size={14} /> <b>Did its effect happen?</b> An attempt ended, and nobody reported how.</p>
@@ -140,6 +210,7 @@ export function Attempts({ attempts, more }: { attempts: Schemas["Attempt"][]; m
             <li key={attempt.token}>
               <div className="attempt-head">
                 <b className="num">#{attempt.attempt}</b>
+                {attempt.round !== null && <span className="tag num">round {attempt.round + 1}</span>}
                 <Status of={attempt.outcome} />
                 <Elapsed from={attempt.started_at ?? attempt.ended_at} to={attempt.finished_at ?? attempt.ended_at} />
                 <span className="muted clip" title="worker">{attempt.worker}</span>

@@ -7,8 +7,9 @@ import { usePrefs } from "../../prefs";
 import { useParam } from "../../router";
 import { length, useNow } from "../../ui/instant";
 import { Button, Empty } from "../../ui/parts";
-import { StatusDot } from "../../ui/status";
-import { itemsWord } from "./items";
+import { Icon } from "../../ui/icons";
+import { StatusDot, toneOf } from "../../ui/status";
+import { itemsWord, roundsWord } from "./items";
 import { axis, fold, segmentsOf, straight, type Scale, type Segment } from "./spans";
 
 const ROW = 28;
@@ -65,7 +66,8 @@ export function Timeline({ spans, run, selected, onSelect }: { spans: Spans; run
                   <span className="timeline-label" style={{ width: LABEL }}>
                     <StatusDot of={row.task.status} />
                     <span className="clip">{row.task.name}</span>
-                    {row.task.items ? <span className="faint num">{itemsWord(row.task.items)}</span> : row.task.attempt > 1 && <span className="faint num">×{row.task.attempt}</span>}
+                    {row.task.items ? <span className="faint num">{itemsWord(row.task.items)}</span> : row.task.kind === "repeat" ? <span className="faint num">{roundsWord(row.task)}</span> : row.task.attempt > 1 && <span className="faint num">×{row.task.attempt}</span>}
+                    {row.task.compensation && <span className={`tone-${toneOf(row.task.compensation)}`} title={`undone: ${row.task.compensation}`}><Icon name="undo" size={12} /><span className="sr-only">undone: {row.task.compensation}</span></span>}
                   </span>
                   <span className="timeline-bars">
                     {row.segments.map((segment, index) => <Bar key={index} segment={segment} scale={scale} />)}
@@ -104,7 +106,7 @@ function Bar({ segment, scale }: { segment: Segment; scale: Scale }) {
     <span
       className={`seg seg-${segment.kind}${segment.isOpen ? " open" : ""}`}
       style={{ left: `${Math.max(0, left) * 100}%`, width: `max(3px, ${width * 100}%)` }}
-      title={`${WORDS[segment.kind]} ${length(segment.to - segment.from)}${which}${who}`}
+      title={`${WORDS[segment.kind]} ${length(segment.to - segment.from)}${segment.round === undefined ? "" : `, round ${segment.round + 1}`}${which}${who}`}
     />
   );
 }
