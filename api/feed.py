@@ -8,7 +8,7 @@ there is a gap, and reads again.
 import asyncio
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -68,7 +68,7 @@ class RunFeed:
         self._told: deque[Change] = deque(maxlen=REMEMBERED)
         self._left_at = 0.0
 
-    async def listen(self, after: str = "") -> AsyncIterator[Change | Gap | Here | None]:
+    async def listen(self, after: str = "") -> AsyncGenerator[Change | Gap | Here | None]:
         """Changes from now on, or behind the one with this id; None after a while without any, so that the caller can
         do something else. Ends when it is closed.
         """

@@ -170,7 +170,7 @@ async def _messages(
 
 
 async def _follow_all(wiring: Wiring, after: str) -> AsyncIterator[bytes]:
-    async with aclosing(wiring.feed.listen(after)) as changes:  # type: ignore[type-var]  # it is a generator
+    async with aclosing(wiring.feed.listen(after)) as changes:
         async for change in changes:
             match change:
                 case None:

@@ -127,5 +127,5 @@ def _fixed(of: ViewOf, name: str, filter: str) -> View:
 
 
 def _view(row: ViewRow) -> View:
-    given: dict[str, Any] = row._asdict()
-    return View(**{**given, "view_id": str(row.view_id), "layout": raw(row.layout)})
+    given: dict[str, Any] = row._asdict() | {"view_id": str(row.view_id), "layout": raw(row.layout)}
+    return View(**given)

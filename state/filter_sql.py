@@ -311,12 +311,13 @@ async def _spots(connection: Connection, namespace: str, clause: Clause) -> list
 
 def _add_start(made: Conditions, clause: Clause, now: datetime) -> None:
     """Runs are found by when they were started: their ids rise with it."""
-    if clause.is_negated or len(clause.values) > 1:
+    value, *more = clause.values
+    if clause.is_negated or more:
         made.look.append(_condition(made, _RUNS, replace(clause, field="started"), now, "runs"))
         return
     found = find_field("runs", "started")
     assert found is not None
-    low, high = bounds(found, clause.comparison, clause.values[0], now)
+    low, high = bounds(found, clause.comparison, value, now)
     if low is not None:
         made.narrow.append(made.add(_RUNS.text("since"), low=low))
     if high is not None:

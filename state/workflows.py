@@ -103,8 +103,8 @@ async def publish(
     if made is None:
         raise InvariantError("a version was not stored", workflow=name)
     limit = msgspec.json.decode(definition, type=_Limited).limit
-    parameters = {"namespace": namespace, "name": name, "version": made.version}
-    parameters["runs_max"] = None if limit is None else limit.runs
+    runs_max = None if limit is None else limit.runs
+    parameters = {"namespace": namespace, "name": name, "version": made.version, "runs_max": runs_max}
     await connection.execute(_SQL.text("set_latest_version"), parameters)
     return Published(made.version_id, made.version, digest, made.published_at, created=True)
 

@@ -119,7 +119,7 @@ class Driver:
         workflow, given = choose(self._draw, number, workflow)
         key = f"run-{number}"
         path = f"/workflows/{workflow}/runs"
-        body = {"input": given, "key": key}
+        body: dict[str, Any] = {"input": given, "key": key}
         if workflow == "pool":
             body["priority"] = self._draw.choice((-5, 0, 0, 5))
         entry = await self.persist("start", "POST", path, body, key=key, workflow=workflow, input=given)

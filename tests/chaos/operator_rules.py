@@ -106,8 +106,9 @@ def bulks(facts: Facts) -> Found:
         items[item["bulk_id"]].append(item)
     asked: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in facts.dump["inbox"]:
-        if (reason := (row.get("body") or {}).get("reason")) in rows:
-            asked[reason][row["run_id"]].append(row)
+        why: str = (row.get("body") or {}).get("reason") or ""
+        if why in rows:
+            asked[why][row["run_id"]].append(row)
     for reason, bulk in rows.items():
         if bulk["finished_at"] is None:
             yield "a bulk never came to its end", reason

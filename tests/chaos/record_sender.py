@@ -64,7 +64,7 @@ class RecordSender:
                 heard.set_result(None if error is not None else [message.partition() or 0, message.offset() or 0])
 
         attributes = {"ce_id": id_, "ce_source": SOURCE, "ce_type": "news", "ce_specversion": "1.0"}
-        headers = [(name, text.encode()) for name, text in attributes.items()]
+        headers: list[tuple[str, str | bytes | None]] = [(name, text.encode()) for name, text in attributes.items()]
         try:
             self._client.produce(
                 TOPIC, json.dumps(data).encode(), id_.encode(), headers=headers, on_delivery=on_delivery

@@ -138,7 +138,7 @@ class Desk:
     def hand_out(self, run_id: str, task: int = 0, token: int | None = None) -> tuple[int, int, str]:
         """Task, token and nonce of its latest hand-out, or of another."""
         if token is None:
-            ((token,),) = self.query("SELECT token FROM task WHERE run_id = %s AND task = %s", run_id, task)
+            token = int(self.query("SELECT token FROM task WHERE run_id = %s AND task = %s", run_id, task)[0][0])
         return task, token, make_nonce(self.store.secret, run_id.encode(), task, token)
 
     async def succeed(self, run_id: str, task: int = 0, output: bytes = b"null") -> None:
