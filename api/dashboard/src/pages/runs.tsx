@@ -169,8 +169,8 @@ function Facets({ filter, onChange }: { filter: string; onChange: (filter: strin
           <ul>
             {facet.values.map((each) => (
               <li key={each.value}>
-                <button type="button" className="facet" onClick={() => onChange(withClause(filter, each.clause))} title={`Only ${each.clause}`} aria-label={`Only ${each.clause}: ${each.count}`}>
-                  <span className="clip">{facet.field === "status" ? <Status of={each.value} compact /> : each.value}</span>
+                <button type="button" className="facet" onClick={() => onChange(withClause(filter, each.clause))} title={`Only ${each.clause}`}>
+                  <span className="clip">{facet.field === "status" ? <Status of={each.value} compact /> : each.value}</span>{" "}
                   <span className="num muted">{each.count.toLocaleString("en")}</span>
                 </button>
                 <button type="button" className="facet-not" title={`Not ${each.clause}`} aria-label={`Not ${each.clause}`} onClick={() => onChange(withClause(filter, `-${each.clause}`))}>−</button>
