@@ -70,7 +70,7 @@ export function FilterBar({ of, value, onChange, children }: { of: Of; value: st
       ) : reading.data && reading.data.clauses.length > 0 ? (
         <div className="filters" role="group" aria-label="Clauses of the filter">
           {reading.data.clauses.map((clause, index) => (
-            <button key={`${index} ${clause.text}`} type="button" className="chip" aria-pressed="true" aria-label={`Remove ${clause.text}`} title="Remove it" onClick={() => onChange(without(reading.data, index))}>
+            <button key={`${index} ${clause.text}`} type="button" className="chip" aria-pressed="true" aria-label={`Remove ${clause.text}`} title="Remove it" disabled={reading.isPlaceholderData || text !== value} onClick={() => onChange(without(reading.data, index))}>
               {clause.is_negated && <b>not</b>} {clause.field} {clause.comparison} <b>{clause.values.join(" or ")}</b> <Icon name="cross" size={11} />
             </button>
           ))}
