@@ -61,9 +61,12 @@ def test_statuses_equal_the_enums_of_postgres(database: str):
 
 
 def test_every_named_statement_is_one_that_postgres_can_prepare(database: str):
-    """Placeholders are either $1 or %(name)s; the second kind is turned into the first."""
+    """Placeholders are either $1 or %(name)s; the second kind is turned into the first. Conditions of filters are
+    parts: what is made of them is planned by Postgres in test_api_plans.py."""
     with psycopg.connect(database, autocommit=True) as connection:
         for file in sorted(FOLDER.glob("*.sql")):
+            if file.stem in ("candidates", "search") or file.stem.startswith("filter_"):
+                continue
             for name, statement in load(file.stem).items():
                 names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement.sql)))
                 sql = statement.sql.replace("%%", "%").rstrip().rstrip(";")
