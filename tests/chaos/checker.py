@@ -705,8 +705,8 @@ def dead_letters(facts: Facts) -> Found:
             yield "closed_at does not agree with the status", id_
         if row["status"] == "replayed" and row["kind"] == "task":
             key = (row["run_id"], row["task"])
-            # A cancel that was accepted at the same moment wins; the run may be failed all the same.
-            ended = any(r["kind"] in STOPS for r in facts.history[row["run_id"]])
+            # What ends the run at the same moment wins, a cancel or its deadline; the run may be failed all the same.
+            ended = any(r["kind"] in STOPS or _is_deadline_of_run(r) for r in facts.history[row["run_id"]])
             ended = ended or (bool(facts.undone(row["run_id"])) and not is_compensation(row["task"]))
             told = any(r["token"] == row["token"] for r in facts.of_task(key, "replayed"))
             # A rerun closes what it runs again; a person who gave the task its output may have come first.
