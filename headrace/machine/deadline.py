@@ -82,7 +82,7 @@ def end_by_deadline(
     _stop(draft, index, task, error)
     if task.status is RUNNING and spec.effect != "idempotent":
         return doubt_effect(plan, run, draft, index, task, error)
-    bury(run, draft, index, task, error, ended)
+    bury(run, draft, index, _under_its_own_token(run, task), error, ended)
 
 
 def _bury_first_item(plan: Plan, run: RunState, draft: Transition, index: int, ended: list[int]) -> None:
@@ -97,7 +97,13 @@ def _bury_first_item(plan: Plan, run: RunState, draft: Transition, index: int, e
     if item.status is WAITING:
         ask_no_more(plan, draft, place, item)
     _stop(draft, place, item, error)
-    bury(run, draft, place, item, error, ended)
+    bury(run, draft, place, _under_its_own_token(run, item), error, ended)
+
+
+def _under_its_own_token(run: RunState, task: TaskState) -> TaskState:
+    """What is withheld may be so since a replay, and its dead letter has its token already: the next one is used up, so
+    that every dead letter has its own."""
+    return msgspec.structs.replace(task, token=run.next_token(task)) if task.withheld else task
 
 
 def _stop(draft: Transition, index: int, task: TaskState, error: Error) -> None:

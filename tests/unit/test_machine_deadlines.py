@@ -128,7 +128,8 @@ def test_whatever_a_task_does_at_its_deadline_it_fails(state: str) -> None:
     assert trial.pass_deadline("a")
     assert _failed_by_deadline(trial)
     assert [type(action) for action in trial.told[: len(actions)]] == actions
-    assert BuryTask(0, before.token, before.attempt, DEADLINE) in trial.told
+    token = before.token + 1 if before.withheld else before.token
+    assert BuryTask(0, token, before.attempt, DEADLINE) in trial.told
     assert SetDeadline(0, None) in trial.told
     assert trial.status is RunStatus.FAILED
     assert not trial.pass_deadline("a")
@@ -156,6 +157,17 @@ def test_a_replay_has_a_deadline_anew() -> None:
     assert trial.state("a").deadline_at == trial.at + HOUR
     trial.restart()
     assert trial.pass_deadline("a")
+
+
+def test_an_item_that_is_replayed_and_withheld_until_the_deadline_has_a_dead_letter_of_its_own() -> None:
+    """Its first one is of the last token under which it was handed out; two of one hand-out are one too many."""
+    trial = Trial(task("m", over=[1, 2], failures="finish", deadline=HOUR))
+    assert trial.fail("m.0", HOPELESS)
+    assert trial.pause()
+    assert trial.replay("m.0")
+    assert trial.pass_deadline("m")
+    buried = [(action.task, action.token) for action in trial.actions if isinstance(action, BuryTask)]
+    assert buried == [(trial.place("m.0"), 1), (trial.place("m.0"), 2)]
 
 
 def test_a_rerun_has_a_deadline_anew() -> None:
