@@ -19,7 +19,7 @@ from headrace.machine.limit import move_permit
 from headrace.machine.place import task_of
 from headrace.machine.plan import Plan, TaskPlan
 from headrace.machine.run_state import UNTOUCHED, RunState, TaskState
-from headrace.machine.status import CANCELLING, COMPLETED, PAUSES, RUN_TERMINAL, TERMINAL, RunStatus
+from headrace.machine.status import CANCELLING, COMPLETED, PAUSES, RUN_TERMINAL, TERMINAL, WAITING, RunStatus
 from headrace.machine.turn import begin_all_withheld, ready
 from headrace.messages import Error
 
@@ -95,6 +95,8 @@ def _why_not(run: RunState, new: Plan, index: int) -> str | None:
         return "it is being looked up what became of its effect, and it has no lookup now"
     if task.status not in TERMINAL and _limits(other) != _limits(spec):
         return f"it is open with {_limits(spec)}, and has {_limits(other)} now"
+    if task.status is WAITING and spec.signal and other.signal and other.signal.name != spec.signal.name:
+        return f"it waits for signal {spec.signal.name}, and would wait for {other.signal.name}"
     if (other.repeat is None) is not (spec.repeat is None):
         return "its rounds are counted, and it is a repeat in one of the versions only"
     if other.is_referenced and task.status is COMPLETED and task.output is None:

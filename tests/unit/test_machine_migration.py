@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from headrace.machine import Dispatch, Finish, Migrated, RefuseMove, RunState, RunStatus, advance
+from headrace.machine import Dispatch, Finish, Migrated, RefuseMove, RunState, RunStatus, TaskStatus, advance
 from headrace.machine.migration import find_obstacles
-from headrace.machine.plan import WaitPlan
+from headrace.machine.plan import SignalPlan, WaitPlan
 from headrace.machine.run_state import UNTOUCHED
 from headrace.machine.status import MOVING, PAUSED, RUN_TERMINAL
 from tests.unit.machine_model import DOUBTFUL, INPUT, KEY, START, Spec, Trial, plan_of, task
@@ -194,6 +194,18 @@ def test_what_is_being_looked_up_is_not_moved_to_where_it_has_no_lookup(over: li
     assert (trial.status, trial.state(name).lookups) == (RunStatus.PAUSED, 1)
     assert not trial.migrate(task("a", over=over))
     assert trial.migrate(task("a", effect="reconcile", over=over), task("b"))
+
+
+def test_what_waits_for_a_signal_is_not_moved_to_where_it_has_another_name():
+    """It listens under the name that it waits for, wherever the run stands."""
+    trial = Trial(task("a", run=None, signal=SignalPlan("paid")))
+    assert trial.pause()
+    why = "it waits for signal paid, and would wait for settled"
+    assert obstacles(trial, task("a", run=None, signal=SignalPlan("settled"))) == [("a", why)]
+    assert not trial.migrate(task("a", run=None, signal=SignalPlan("settled")))
+    assert trial.migrate(task("a", run=None, signal=SignalPlan("paid")), task("b"))
+    assert trial.signal("paid")
+    assert trial.state("a").status is TaskStatus.COMPLETED
 
 
 # == paused for the move only ==========================================================================================

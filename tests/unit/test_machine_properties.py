@@ -543,6 +543,8 @@ class Runs(RuleBasedStateMachine):
     def _run_again(self, event: Reran, transition: Transition) -> None:
         """What may have had its effect is in doubt from here on, and what was approved is not approved any more."""
         for index, after in transition.tasks.items():
+            if is_compensation(index):
+                continue  # what runs again has failed at once, and the run undoes what it did
             before, spec = self.run.task(index), self.plan.at(index)
             over = self.run.task(task_of(index))
             now = transition.tasks[task_of(index)]
