@@ -137,6 +137,7 @@ child_started    .        .          .          .        .         .          .
 child_refused    .        .          .          .        .         .          .
 child_completed  .        .          .          .        .         .          .
 child_failed     .        .          .          .        .         .          .
+child_cancelled  .        .          .          .        .         .          .
 """
 _HEAD, *_LINES = TABLE.strip("\n").splitlines()
 CELLS = {
