@@ -349,7 +349,7 @@ async def test_b52_a_parent_whose_child_was_cancelled_is_cancelled_and_sound(fam
 async def test_a_child_that_is_started_while_its_workflow_is_paused_begins_paused(family: Family):
     run_id = await family.waits()
     async with await psycopg.AsyncConnection.connect(family.dsn) as connection:
-        await pause_workflow(connection, family.store, "invoice", reason="to look", actor="ada")
+        await pause_workflow(connection, family.store, "invoice", reason="to look", actor="ben")
     assert await family.sweep() == 1
     child = family.child(run_id)
     assert family.query("SELECT status::text, control FROM run WHERE run_id = %s", child) == [
@@ -359,7 +359,7 @@ async def test_a_child_that_is_started_while_its_workflow_is_paused_begins_pause
         ("pending", 0, "turn")
     ]
     assert family.query("SELECT kind, actor FROM history WHERE run_id = %s ORDER BY row_version", child) == [
-        ("started", None), ("paused", "ada")
+        ("started", "ada"), ("paused", "ben")  # as who started its parent
     ]  # fmt: skip
 
 
