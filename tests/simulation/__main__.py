@@ -44,6 +44,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--plant", default="")
+    parser.add_argument("--workflows", default="", help="draw of these only, separated by commas")
     parser.add_argument("--until-failed", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--job", type=int, default=None, help=argparse.SUPPRESS)
@@ -100,7 +101,7 @@ def _simulate(options: argparse.Namespace, seeds: list[int]) -> int:
     failed = 0
     for seed in seeds[job :: options.of]:
         began = time.perf_counter()
-        scene = Scene(seed, print if options.trace else None)
+        scene = Scene(seed, print if options.trace else None, options.workflows.split(",") if options.workflows else ())
         violations = scene.play()
         _tell(scene, violations, time.perf_counter() - began)
         del scene

@@ -134,7 +134,8 @@ class Checker:
             return
         run = transaction.writes.get(("run", key[:1])) or {}
         kinds = self._told_of(key[0], transaction)
-        if run.get("control", 0) & 163 and not kinds & {"resumed", "permitted"}:
+        is_out = after["status"] not in ENDS  # what failed while it was withheld went to nobody
+        if is_out and run.get("control", 0) & 163 and not kinds & {"resumed", "permitted"}:
             before_it = self._scene.postgres.tables["run"].get(key[:1])
             if before_it is None or before_it["control"] & 163:
                 self.say(f"I25 task {_name(key)} was handed out, and its run is paused, or waits for its permit")

@@ -1,7 +1,7 @@
 """One simulation: the processes, their edges, the faults of its seed, and what came of it."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, Final
 
@@ -45,12 +45,16 @@ _RELAY: Final = RelaySettings(**_SETTINGS, relay_lease=2.0, relay_takeover=1.0)
 
 
 class Scene:
-    def __init__(self, seed: int, on_note: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, seed: int, on_note: Callable[[str], None] | None = None, workflows: Collection[str] = ()
+    ) -> None:
+        """workflows: those to draw from; all without any."""
         self.seed = seed
         self.sim = World.sim = Sim(seed, on_note)
         random = self.sim.random
         self.runs = random.randint(3, 7)
-        self.workflows = random.sample(sorted(WORKFLOWS), random.randint(1, 4))
+        names = sorted(workflows or WORKFLOWS)
+        self.workflows = random.sample(names, min(random.randint(1, 4), len(names)))
         self.fault_seconds = 4.0 + 8.0 * random.random()
         self.postgres = Server.postgres = Postgres(self.sim)
         self.kafka = Cluster.kafka = Kafka(self.sim)

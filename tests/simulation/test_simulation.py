@@ -30,7 +30,13 @@ PLANTED: Final = (
     "undone-in-any-order",
     "bulk-item-acted-twice",
     "child-of-a-paused-workflow-begins",
+    "start-counts-without-its-lock",
 )
+OF_WORKFLOWS = {
+    "no-fence-at-the-effect": "exclusive,manual,reconcile",
+    "start-counts-without-its-lock": "dropped,limited,replaced",
+}
+"""Where a bug shows in a few of them only: among all the others one seed in hundreds would meet it."""
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -59,7 +65,7 @@ def test_the_same_seed_is_the_same_order_of_events() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_found(bug: str) -> None:
-    done = simulate("--seeds", "600", "--plant", bug, "--until-failed")
+    done = simulate("--seeds", "600", "--plant", bug, "--until-failed", "--workflows", OF_WORKFLOWS.get(bug, ""))
     found = re.findall(r"FAILED.*\n    (.*)", done.stdout)
     assert found, done.stdout[-500:] + done.stderr[-2_000:]
     assert not found[0].startswith("the simulation broke"), found[0]
