@@ -14,7 +14,7 @@ from api.openapi import answers, body
 from api.paging import ByName, Limit, PageToken, cut, parse
 from api.schemas.pause import Pause, PausePage, QueuePause, QueuePaused, QueuePauses, WorkflowPaused
 from api.schemas.wire import ReasonBody
-from api.wiring import Wired
+from api.wiring import Wired, Wiring
 from state.pauses import (
     PauseRow,
     list_pauses,
@@ -39,7 +39,7 @@ async def pause(workflow: str, request: Request, wired: Wired) -> Response:
     """Pause all runs of a workflow: those that are open are told one by one, those that are started from now on begin
     paused. What was handed out goes on to its end.
     """
-    return await _ask(workflow, request, wired, pause_workflow, paused=True)
+    return await _ask("workflow", workflow, request, wired, pause_workflow, WorkflowPaused(workflow, True))
 
 
 @router.post(
@@ -50,7 +50,7 @@ async def pause(workflow: str, request: Request, wired: Wired) -> Response:
 )
 async def resume(workflow: str, request: Request, wired: Wired) -> Response:
     """End the pause of a workflow. Runs that were paused by themselves stay so."""
-    return await _ask(workflow, request, wired, resume_workflow, paused=False)
+    return await _ask("workflow", workflow, request, wired, resume_workflow, WorkflowPaused(workflow, False))
 
 
 @router.get("/pauses", responses=answers({200: PausePage}))
@@ -71,7 +71,7 @@ async def list_all(wired: Wired, limit: Limit = 50, page: PageToken = None) -> R
 )
 async def pause_of_queue(queue: str, request: Request, wired: Wired) -> Response:
     """Keep back what is handed out to a queue. What workers have taken, or what waits in Kafka for them, goes on."""
-    return await _ask_queue(queue, request, wired, pause_queue, paused=True)
+    return await _ask("queue", queue, request, wired, pause_queue, QueuePaused(queue, True))
 
 
 @router.post(
@@ -82,7 +82,7 @@ async def pause_of_queue(queue: str, request: Request, wired: Wired) -> Response
 )
 async def resume_of_queue(queue: str, request: Request, wired: Wired) -> Response:
     """Let go what was kept back, the oldest first."""
-    return await _ask_queue(queue, request, wired, resume_queue, paused=False)
+    return await _ask("queue", queue, request, wired, resume_queue, QueuePaused(queue, False))
 
 
 @router.get("/queues/pauses", responses=answers({200: QueuePauses}))
@@ -96,26 +96,17 @@ async def list_of_queues(wired: Wired) -> Response:
 Act = Callable[..., Awaitable[None]]
 
 
-async def _ask(workflow: str, request: Request, wired: Wired, asked: Act, *, paused: bool) -> Response:
-    check_name(workflow, "workflow")
+async def _ask(
+    noun: str, name: str, request: Request, wired: Wiring, asked: Act, then: WorkflowPaused | QueuePaused
+) -> Response:
+    """then: what is answered once it is so."""
+    check_name(name, noun)
     given, content = await read(request, ReasonBody)
     who = actor(request)
 
     async def act(connection: Connection) -> Answer:
-        await asked(connection, wired.store, workflow, reason=given.reason, actor=who)
-        return answer(WorkflowPaused(workflow, paused), 202)
-
-    return await perform(wired, request, content, act)
-
-
-async def _ask_queue(queue: str, request: Request, wired: Wired, asked: Act, *, paused: bool) -> Response:
-    check_name(queue, "queue")
-    given, content = await read(request, ReasonBody)
-    who = actor(request)
-
-    async def act(connection: Connection) -> Answer:
-        await asked(connection, wired.store, queue, reason=given.reason, actor=who)
-        return answer(QueuePaused(queue, paused), 202)
+        await asked(connection, wired.store, name, reason=given.reason, actor=who)
+        return answer(then, 202)
 
     return await perform(wired, request, content, act)
 
