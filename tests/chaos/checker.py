@@ -45,6 +45,7 @@ REQUESTS: Final = {
     "cancel": "cancelled", "terminate": "terminated", "pause": "paused", "resume": "resumed", "migrate": "migrated",
     "rerun": "reran", "skip": "supplied", "prioritise": "prioritised",
 }  # fmt: skip
+COMMAND_GONE: Final = "its command is gone"
 DECIDED: Final = {"approve": "approved", "reject": "rejected"}
 EFFECT_BODIES: Final = frozenset(
     {
@@ -467,18 +468,35 @@ def no_false_death(facts: Facts) -> Found:
             merged.append([begin, end])
     begins = [begin for begin, _ in merged]
     lost = [
-        (r["ended_at"], (r["run_id"], r["task"]))
+        (r["ended_at"], (r["run_id"], r["task"]), 0.0)
         for rows in facts.attempts.values()
         for r in rows
         if r["outcome"] == "lost"
     ]
-    lost += [
-        (r["at"], (r["run_id"], r["task"])) for rows in facts.history.values() for r in rows if r["kind"] == "lost"
-    ]
-    for at, key in lost:
+    for rows in facts.history.values():
+        for r in rows:
+            if r["kind"] == "lost":
+                key = (r["run_id"], r["task"])
+                lost.append((r["at"], key, _waited(facts, key, r) if r["detail"]["reason"] == COMMAND_GONE else 0.0))
+    for at, key, waited in lost:
         place = bisect_left(begins, at) - 1
-        if place < 0 or at > merged[place][1]:
+        if place < 0 or at - waited > merged[place][1]:
             yield "taken over while nothing was broken", f"{facts.name(key)} at {at:.3f}"
+
+
+def _waited(facts: Facts, key: Key, lost: Row) -> float:
+    """Seconds that a lost command may have been out without its body.
+
+    What a fault took is not missed before the backlog of that moment is worked off, however long that takes; but a
+    command that was begun was there, and one that came out when nothing was broken any more cannot have been taken.
+    """
+    if any(line.get("token") == lost["token"] for line in facts.bodies(key)):
+        return 0.0
+    needs = facts.spec(key).get("needs", [])
+    of_version = [name for name, _ in facts.specs[facts.runs[key[0]]["version_id"]]]
+    ended = [r["ended_at"] for need in needs for r in facts.attempts.get((key[0], of_version.index(need)), [])]
+    told = [r["at"] for r in facts.of_task(key)] + [r["at"] for r in facts.of_run(key[0], "started")]
+    return float(lost["at"] - max(at for at in [*told, *ended] if at is not None and at < lost["at"]))
 
 
 def cancel(facts: Facts) -> Found:

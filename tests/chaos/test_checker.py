@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.checker import RULES, check
+from tests.chaos.checker import RULES, check, no_false_death
+from tests.chaos.facts import Facts
 from tests.chaos.report import KindLine, firing
 
 Evidence = tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, list[dict[str, Any]]]]
@@ -535,3 +536,23 @@ def test_a_call_that_may_have_happened_promises_nothing() -> None:
     log.append({"op": "start", "at": T0, "done_at": T0, "key": "x", "input": {}, "outcome": "UNKNOWN", "answer": None})
     log.append({"op": "cancel", "at": T0, "done_at": T0, "run_id": LINEAR, "outcome": "UNKNOWN"})
     assert check(ledger, log, dump) == []
+
+
+def _lost(token: int, at: float, reason: str = "its command is gone") -> dict[str, Any]:
+    return _history(LINEAR, 9, "lost", T0 + at, task=0, token=token, detail={"reason": reason})
+
+
+@pytest.mark.parametrize(
+    ("is_found", "lost"),
+    [
+        pytest.param(False, [_lost(3, 10)], id="while a fault heals"),
+        pytest.param(False, [_lost(3, 30)], id="missed late"),
+        pytest.param(True, [_lost(2, 30)], id="late, but its body had begun"),
+        pytest.param(True, [_lost(3, 30, "its worker session has ended")], id="late, and not for its command"),
+        pytest.param(True, [_lost(3, 20), _lost(4, 30)], id="late, and it came out when nothing was broken"),
+    ],
+)
+def test_a_command_that_a_fault_took_may_be_missed_late(is_found: bool, lost: list[dict[str, Any]]) -> None:
+    ledger, log, dump = good()
+    dump["history"] += lost
+    assert bool(list(no_false_death(Facts(ledger, log, dump)))) == is_found

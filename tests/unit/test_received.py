@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from streams.received import Received
+from streams.received import PROBES_MAX, Received
 from streams.topics import Log
 
 LEASE = timedelta(seconds=10)
@@ -69,3 +69,24 @@ def test_f17_a_log_that_was_cut_at_its_end_is_probed_anew():
     received.observe(TOPIC, log(1), {0: 1, 1: -1}, at(6))
     received.observe(TOPIC, log(1), {0: 1, 1: -1}, at(16))
     assert received.before(TOPIC) == at(5)
+
+
+def test_what_came_behind_a_reading_does_not_hold_it_up():
+    received = Received(LEASE)
+    for second in range(60):  # the group works off ten a second of a log that grows by twenty
+        received.observe(TOPIC, log(20 * second + 20), {0: 10 * second, 1: 0}, at(second))
+    before = received.before(TOPIC)
+    assert before is not None
+    assert before >= at(20)  # passed at 42, listed by 52; one reading at a time knew 14 of them
+
+
+def test_readings_of_an_endless_backlog_are_bounded():
+    received = Received(LEASE)
+    for second in range(0, 10_000, 5):
+        received.observe(TOPIC, log(second + 100), {0: 0, 1: -1}, at(second))
+    assert sum(len(known._probes) for known in received._topics.values()) <= PROBES_MAX
+    for second in range(10_000, 10_100, 5):
+        received.observe(TOPIC, log(second + 100), {0: 9_000, 1: -1}, at(second))
+    before = received.before(TOPIC)
+    assert before is not None
+    assert before >= at(7_000)
