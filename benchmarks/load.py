@@ -80,8 +80,7 @@ class Load:
             self.start([time.time()] * min(per_transaction, runs - begun))
         return runs
 
-    def rate(self, per_second: float, seconds: float, *, gives_up: bool = False) -> int:
-        """gives_up: leave out what was not started by the end; how many were."""
+    def rate(self, per_second: float, seconds: float) -> int:
         total, begun = round(per_second * seconds), 0
         first = time.time() + 0.2
         while begun < total:
@@ -91,8 +90,6 @@ class Load:
                 continue
             self.start([first + i / per_second for i in range(begun, due)])
             begun = due
-            if gives_up and time.time() > first + seconds:
-                break
         return begun
 
 
@@ -104,7 +101,6 @@ def main() -> None:
     parser.add_argument("--per-transaction", type=int, default=50)
     parser.add_argument("--payload-bytes", type=int, default=0)
     parser.add_argument("--given", type=json.loads, default={}, help="more of every input, as a JSON object")
-    parser.add_argument("--gives-up", action="store_true", help="rate: start nothing once the time is over")
     parser.add_argument("--no-wait", action="store_true", help="leave the runs to somebody else")
     parser.add_argument("--on-word", action="store_true", help="say READY, and begin when a line comes in")
     options = parser.parse_args()
@@ -116,7 +112,7 @@ def main() -> None:
     if options.kind == "burst":
         runs = load.burst(int(options.numbers[0]), options.per_transaction)
     else:
-        runs = load.rate(*options.numbers[:2], gives_up=options.gives_up)
+        runs = load.rate(*options.numbers[:2])
     starting = time.time() - started
     left = 0 if options.no_wait else load.wait(runs)
     print(json.dumps({"runs": runs, "seconds": time.time() - started, "starting": starting, "left": left}))

@@ -40,7 +40,7 @@ class Sizes:
     idle_seconds: float = 15.0
     overload_factor: float = 10.0
     overload_seconds: float = 60.0
-    overload_patience: float = 900.0
+    overload_patience: float = 60.0
     """So long after the burst the latency may take to be normal again."""
 
 
@@ -67,6 +67,6 @@ TINY: Final = Sizes(
     payloads=((10 * 1024, 30), (200 * 1024, 5)),
     idle_seconds=3.0,
     overload_seconds=3.0,
-    overload_patience=120.0,
+    overload_patience=30.0,
 )
 """Whether it works; its numbers say nothing."""

@@ -58,6 +58,8 @@ SLOT_SECONDS: Final = 0.25
 """Longest sleep of the slots sweep: for those who began to wait, or were freed, in another process, and for rates."""
 TIMER_SECONDS: Final = 0.25
 """Longest sleep of the timer sweep; a timer set in this process or due within two seconds wakes it on time."""
+NOTE_SECONDS: Final = 1.0
+"""Between two looks at which sweeps passed: one commit for all of them."""
 OPTIONS: Final = "-c statement_timeout=30s -c lock_timeout=3s -c idle_in_transaction_session_timeout=10s -c jit=off"
 
 AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
@@ -100,7 +102,9 @@ class Sweeps:
         self._timer, self._waits, self._slot = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._keys: set[Key] = set()
         self._last_key = NO_KEY
-        self._noted: dict[str, float] = {}
+        self._passes: dict[str, tuple[float, int]] = {}
+        """Passes that no row tells of yet: when, and how many were found."""
+        self._noted_at = 0.0
 
     def background(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """The loops, to run beside the agents."""
@@ -180,9 +184,12 @@ class Sweeps:
             found = await sweep(connection)
         if found:
             self._metrics.sweep_found.labels(name).inc(found)
-        if started - self._noted.get(name, 0.0) > 1.0:
-            self._noted[name] = started
-            await _run(connection, "note_pass", (name, found))
+        self._passes[name] = started, found
+        if started - self._noted_at > NOTE_SECONDS:
+            self._noted_at, passes, self._passes = started, self._passes, {}
+            now = time.monotonic()
+            columns = [(name, now - at, found) for name, (at, found) in sorted(passes.items())]
+            await _run(connection, "note_passes", tuple(map(list, zip(*columns, strict=True))))
 
     async def _say(self, connection: Connection, events: Iterable[tuple[str, Event]]) -> int:
         """Leave events in the outbox, in the caller's transaction."""

@@ -254,8 +254,11 @@ FROM fired JOIN approval a ON a.approval_id = fired.approval_id;
 INSERT INTO inbox (inbox_id, run_id, kind, body, actor)
 SELECT inbox_id, run_id, $3, body, $4 FROM unnest($1::uuid[], $2::uuid[], $5::json[]) AS given (inbox_id, run_id, body);
 
--- name: note_pass
-INSERT INTO sweep_pass (name, at, found) VALUES ($1, now(), $2) ON CONFLICT (name) DO UPDATE SET at = now(), found = excluded.found;
+-- name: note_passes
+-- Names in order (two processes that write at once wait, and do not lock each other out), seconds since each, what each found.
+INSERT INTO sweep_pass (name, at, found)
+SELECT name, now() - ago * interval '1 s', found FROM unnest($1::text[], $2::float8[], $3::int[]) AS passed (name, ago, found)
+ON CONFLICT (name) DO UPDATE SET at = excluded.at, found = excluded.found;
 
 -- name: list_queues
 -- Queues named by any published version.

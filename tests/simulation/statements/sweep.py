@@ -8,7 +8,7 @@ from tests.simulation.statements.registry import MODELS, find_nothing, model
 
 
 @model
-def note_pass(t: Transaction, name: str, found: int) -> list[tuple[Any, ...]]:
+def note_passes(t: Transaction, names: list[str], ago: list[float], found: list[int]) -> list[tuple[Any, ...]]:
     return []  # for people
 
 
