@@ -10,6 +10,7 @@ W7        reads of the API with that many runs, and of a run with 10,000 tasks
 W8        W1 with 1, 2, 4 streams processes, and with 1, 2, 4, 8 workers
 W9        payloads of 10 KiB and 200 KiB
 idle      CPU while nothing runs, in percent of a core
+sustained W1 for a million steps, with 4,000 runs under way and with all at once. Only when named
 overload  ten times the saturated arrival for 60 s: memory, answers, time back to normal. Only when named
 backlog   a backlog is not taken for a loss (`python -m benchmarks.backlog`). Only when named
 
@@ -55,6 +56,7 @@ WORKLOADS: Final[Mapping[str, Callable[[Session], None]]] = {
     "W6": history.measure,
     "W7": reads.measure,
     "W8": growth.measure,
+    "sustained": saturation.sustain,
     "overload": overload.measure,
 }
 """In the order in which they run: what shares a stack stands together."""

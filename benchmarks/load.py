@@ -75,8 +75,11 @@ class Load:
             time.sleep(pause)
         return left
 
-    def burst(self, runs: int, per_transaction: int) -> int:
+    def burst(self, runs: int, per_transaction: int, open_max: int = 0) -> int:
+        """open_max: start no more while so many are under way; 0: all at once."""
         for begun in range(0, runs, per_transaction):
+            while open_max and begun % (open_max // 8) < per_transaction and self.left() > open_max:
+                time.sleep(ASK_SECONDS)
             self.start([time.time()] * min(per_transaction, runs - begun))
         return runs
 
@@ -99,6 +102,7 @@ def main() -> None:
     parser.add_argument("kind", choices=("burst", "rate"))
     parser.add_argument("numbers", type=float, nargs="+", metavar="N")
     parser.add_argument("--per-transaction", type=int, default=50)
+    parser.add_argument("--open-max", type=int, default=0, help="burst: no more under way at once")
     parser.add_argument("--payload-bytes", type=int, default=0)
     parser.add_argument("--given", type=json.loads, default={}, help="more of every input, as a JSON object")
     parser.add_argument("--no-wait", action="store_true", help="leave the runs to somebody else")
@@ -110,7 +114,7 @@ def main() -> None:
         sys.stdin.readline()
     started = time.time()
     if options.kind == "burst":
-        runs = load.burst(int(options.numbers[0]), options.per_transaction)
+        runs = load.burst(int(options.numbers[0]), options.per_transaction, options.open_max)
     else:
         runs = load.rate(*options.numbers[:2])
     starting = time.time() - started

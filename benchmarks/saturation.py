@@ -1,8 +1,11 @@
-"""W1: a 10-step workflow, saturated. Runs are started as fast as they can be, and all are waited for."""
+"""W1: a 10-step workflow, saturated. Runs are started as fast as they can be, and all are waited for.
+
+sustained: the same for a million steps, with a bounded number under way and with all at once, against bursts between.
+"""
 
 import statistics
 
-from benchmarks.bench import Bench, Measurement, byte_rows, cpu_rows
+from benchmarks.bench import Bench, Measurement, byte_rows, cpu_rows, memory_text
 from benchmarks.session import CHAIN, STEPS, Session
 from benchmarks.table import spread
 
@@ -17,8 +20,28 @@ def measure(session: Session) -> None:
     session.report.add("W1", title, [*rows, batches, *byte_rows(found)], found, pgbench_c8=pgbench)
 
 
-def saturate(bench: Bench, runs: int) -> Measurement:
-    return bench.measure(STEPS, CHAIN["name"], "burst", str(runs))
+def saturate(bench: Bench, runs: int, *, open_max: int = 0) -> Measurement:
+    return bench.measure(STEPS, CHAIN["name"], "burst", str(runs), "--open-max", str(open_max))
+
+
+def sustain(session: Session) -> None:
+    sizes, bench = session.sizes, session.bench
+    pgbench = session.calibrate()
+    runs, at_once = sizes.sustained_runs, sizes.runs
+    found = {
+        "burst": [saturate(bench, at_once)],
+        f"{runs} runs, {at_once} under way": [saturate(bench, runs, open_max=at_once)],
+        "burst again": [saturate(bench, at_once)],
+        f"{runs} runs at once": [saturate(bench, runs)],
+        "burst, the last": [saturate(bench, at_once)],
+    }
+    rows = []
+    for name, measured in found.items():
+        rows.append((f"{name}: steps/s", spread([one["steps_per_s"] for one in measured], 0)))
+        rows += [(f"{name}: {label.strip()}", text) for label, text in cpu_rows(measured)[:3]]
+    rows.append(("memory MiB, at most", memory_text(found[f"{runs} runs at once"][0]["memory_mib"])))
+    title = f"{STEPS}-step workflow, {runs} runs, against bursts of {at_once}"
+    session.report.add("sustained", title, rows, [one for of in found.values() for one in of], pgbench_c8=pgbench)
 
 
 def summary(session: Session) -> str | None:

@@ -12,6 +12,7 @@ class Sizes:
     calibration_seconds: int = 4
     runs: int = 4_000
     """W1, and W6 before and after."""
+    sustained_runs: int = 100_000
     rates: tuple[float, ...] = (20.0, 250.0)
     """W2, runs per second."""
     rate_seconds: float = 8.0
@@ -49,6 +50,7 @@ QUICK: Final = Sizes(repeat=1, runs=1_500)
 """W1 alone, within 50 s."""
 TINY: Final = Sizes(
     repeat=1,
+    sustained_runs=400,
     warm_runs=100,
     calibration_seconds=1,
     runs=200,

@@ -1,7 +1,7 @@
 """Runs in memory, by the id in their Kafka key: loaded by set, kept while they are open, never trusted without their
 row_version."""
 
-from collections import OrderedDict
+import random
 from collections.abc import Collection, Iterable
 from itertools import groupby
 from operator import itemgetter
@@ -17,7 +17,7 @@ from streams.database import Database
 
 _SQL = load("run")
 RUNS_MAX: Final = 20_000
-"""Some 2 KiB each without payloads. A run that was put out is loaded again: one SELECT for a whole batch."""
+"""Some 5 KiB each with small payloads. A run that was put out is loaded again: one SELECT for a whole batch."""
 TASKS_MAX: Final = 500_000
 """Over all runs in memory, so that a few wide runs cannot fill it either."""
 
@@ -27,10 +27,41 @@ class Unreadable(NamedTuple):
     error: UnreadableError
 
 
+class Keys:
+    """Keys of what is in memory, of which one is drawn in constant time.
+
+    By chance, and not the oldest: with a few more runs under way than there is room for, each comes again just after it
+    would have been put out as the oldest, and every step would load its run.
+    """
+
+    def __init__(self) -> None:
+        self._keys: list[bytes] = []
+        self._places: dict[bytes, int] = {}
+        self._chance = random.Random(0)  # noqa: S311 - not a secret
+
+    def add(self, key: bytes) -> None:
+        self._places[key] = len(self._keys)
+        self._keys.append(key)
+
+    def remove(self, key: bytes) -> None:
+        place, last = self._places.pop(key), self._keys.pop()
+        if last != key:
+            self._keys[place], self._places[last] = last, place
+
+    def draw(self) -> bytes:
+        """One of them; there must be some."""
+        return self._keys[self._chance.randrange(len(self._keys))]
+
+    def clear(self) -> None:
+        self._keys.clear()
+        self._places.clear()
+
+
 class RunCache:
     def __init__(self, database: Database, plans: Plans) -> None:
         self._database, self._plans = database, plans
-        self._runs: OrderedDict[bytes, StoredRun] = OrderedDict()
+        self._runs: dict[bytes, StoredRun] = {}
+        self._keys = Keys()
         self._tasks = 0
         self._sizes: dict[bytes, int] = {}
         """Tasks of each run, with the items of its maps."""
@@ -51,6 +82,7 @@ class RunCache:
     def clear(self) -> None:
         """Forget everything: what was decided here may not be what Postgres has."""
         self._runs.clear()
+        self._keys.clear()
         self._sizes.clear()
         self._unreadable.clear()
         self._tasks = 0
@@ -67,6 +99,7 @@ class RunCache:
         run = self._runs.pop(key, None)
         if run is not None:
             self._tasks -= self._sizes.pop(key)
+            self._keys.remove(key)
 
     def weigh(self, key: bytes) -> None:
         """Count a run's tasks: when it comes, and when a map of it may have begun."""
@@ -78,9 +111,9 @@ class RunCache:
             self._sizes[key] = size
 
     def trim(self) -> None:
-        """Put out what was not used for longest; between batches only."""
+        """Put out what is too much; between batches only."""
         while self._runs and (len(self._runs) > RUNS_MAX or self._tasks > TASKS_MAX):
-            self.drop(next(iter(self._runs)))
+            self.drop(self._keys.draw())
         if len(self._unreadable) > RUNS_MAX:
             self._unreadable.clear()
 
@@ -135,6 +168,7 @@ class RunCache:
             paused=paused or (),
         )
         self._sizes[key] = 0
+        self._keys.add(key)
         self.weigh(key)
 
 

@@ -11,9 +11,10 @@ class StreamsSettings(EngineSettings):
     fetch_min_bytes: int = 1
     fetch_wait_ms: int = 500
     """A real broker wakes a waiting fetch; the embedded one does not, and needs some 10 ms here."""
-    trigger_backlog_max: int = Field(default=50_000, ge=0)
+    trigger_backlog_max: int = Field(default=10_000, ge=0)
     """Runs under way from which on records of users' topics wait in Kafka; those that wait for people do not count.
-    Half of the API's limit, so that a long topic does not make callers hear 429. 0: no limit."""
+    Enough to be saturated, and few enough that a run which is started over HTTP meanwhile waits for seconds, and that
+    all are in memory (`streams/run_cache.py`). 0: no limit."""
     hand_over_seconds: float = Field(default=1.0, ge=0)
     """A command that waits so long in a worker whose slots are all taken, while another worker of its queues is idle,
     is handed over to another partition. 0: never."""
