@@ -13,9 +13,9 @@ from api.openapi import answers, body
 from api.paging import ByInstant, Limit, PageToken, cut, parse
 from api.schemas.worker import Worker, WorkerCrash, WorkerPage
 from api.wiring import Wired
-from headrace.errors import ConflictError
+from headrace.errors import ConflictError, NotFoundError
 from state.queries.rows import AT_MAX, ID_MAX, Connection
-from state.queries.worker import find_live_worker, list_workers
+from state.queries.worker import WorkerRow, find_live_worker, find_worker, list_workers
 
 router = APIRouter(tags=["workers"])
 _FILE: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -29,7 +29,18 @@ async def list_all(wired: Wired, limit: Limit = 50, page: PageToken = None) -> R
     async with wired.database.reading() as connection:
         rows = await list_workers(connection, limit=limit + 1, before=before)
     kept, after = cut(rows, limit, lambda row: (row.started_at, row.session_id))
-    return reply(WorkerPage([Worker(str(row.session_id), *row[1:]) for row in kept], after))
+    return reply(WorkerPage([_worker(row) for row in kept], after))
+
+
+@router.get("/workers/{session_id}", responses=answers({200: Worker}, 404))
+async def show(session_id: str, wired: Wired) -> Response:
+    """One session: who holds a task, and when it was last heard of."""
+    id_ = parse_id(session_id, "worker session")
+    async with wired.database.reading() as connection:
+        row = await find_worker(connection, id_)
+    if row is None:
+        raise NotFoundError(f"there is no worker session {id_}")
+    return reply(_worker(row))
 
 
 @router.post(
@@ -55,3 +66,7 @@ async def crash(session_id: str, request: Request, wired: Wired) -> Response:
         return answer(WorkerCrash(str(id_), worker), 202)
 
     return await perform(wired, request, b"", act)
+
+
+def _worker(row: WorkerRow) -> Worker:
+    return Worker(str(row.session_id), *row[1:])

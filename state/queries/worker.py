@@ -33,6 +33,11 @@ async def list_workers(
     )
 
 
+async def find_worker(connection: Connection, session_id: UUID) -> WorkerRow | None:
+    """A session, also one that has ended."""
+    return next(iter(await fetch(connection, WorkerRow, _SQL.text("find_worker"), session_id=session_id)), None)
+
+
 async def find_live_worker(connection: Connection, session_id: UUID) -> str | None:
     """The name of the worker whose session this is; None when it is not live."""
     return await fetch_one(connection, str, _SQL.text("find_live_worker"), session_id=session_id)

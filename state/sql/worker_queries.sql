@@ -4,6 +4,11 @@
 -- The name of the worker whose session this is, while that is live.
 SELECT worker FROM worker_session WHERE session_id = %(session_id)s AND ended_at IS NULL AND expires_at > clock_timestamp();
 
+-- name: find_worker
+SELECT session_id, worker, queues, slots, held, draining, library, started_at, renewed_at, expires_at,
+       ended_at IS NULL AND expires_at > clock_timestamp()
+FROM worker_session WHERE session_id = %(session_id)s;
+
 -- name: list_workers
 -- Newest first: those that have not ended, and those that ended within an hour.
 SELECT session_id, worker, queues, slots, held, draining, library, started_at, renewed_at, expires_at,

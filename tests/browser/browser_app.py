@@ -108,7 +108,12 @@ name: print
 tasks:
   sheet: { run: shop.notify, queue: nobody, pool: press }
 """
-WORKFLOWS = (ORDERS, RELEASE, PAYOUT, LONELY, IMPORT, TRIP, JOB, PARCELS, REFUND, PRINT)
+NAPPING = """
+name: napping
+tasks:
+  nap: { run: shop.nap }
+"""
+WORKFLOWS = (ORDERS, RELEASE, PAYOUT, LONELY, IMPORT, TRIP, JOB, PARCELS, REFUND, PRINT, NAPPING)
 
 
 @headrace.task("shop.validate")
@@ -162,6 +167,11 @@ async def ship(order_id: str) -> dict[str, str]:
 @headrace.task("shop.notify")
 async def notify() -> str:
     return "sent"
+
+
+@headrace.task("shop.nap")
+async def nap() -> None:
+    await asyncio.sleep(120)
 
 
 @headrace.task("shop.decline")

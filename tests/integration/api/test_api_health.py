@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 import jsonschema
@@ -66,20 +67,25 @@ async def test_scrapes_share_one_look_at_the_database(api, app):
     assert app.state.wiring.metrics.snapshot is before
 
 
+INSERT_SESSION = (
+    "INSERT INTO worker_session "
+    "(session_id, worker, queues, slots, seq, lease, renewed_at, expires_at, ended_at, started_at) "
+    "VALUES (gen_random_uuid(), %s, '{default}', 4, 1, '30 s', now(), "
+    "now() + %s::interval, now() + %s::interval, now() + %s::interval)"
+)
+
+
 async def test_a_worker_session_is_live_until_its_lease_ends(api, engine):
-    insert = (
-        "INSERT INTO worker_session "
-        "(session_id, worker, queues, slots, seq, lease, renewed_at, expires_at, ended_at, started_at) "
-        "VALUES (gen_random_uuid(), %s, '{default}', 4, 1, '30 s', now(), "
-        "now() + %s::interval, now() + %s::interval, now() + %s::interval)"
-    )
     for row in (("live", "30 s", None, "0 s"), ("lost", "-1 s", None, "-1 s"), ("old", "-3 h", "-2 h", "-4 h")):
-        engine.connection.execute(insert, row)
+        engine.connection.execute(INSERT_SESSION, row)
     pages = await api.pages("/workers", limit=1)
     assert [(worker["worker"], worker["live"]) for page in pages for worker in page] == [
         ("live", True),
         ("lost", False),
     ]
+    for worker in (pages[0][0], pages[1][0]):
+        assert (await api.get(f"/workers/{worker['session_id']}")).json() == worker
+    assert (await api.get(f"/workers/{uuid4()}")).status_code == 404
 
 
 # == the doctor ========================================================================================================
@@ -296,7 +302,9 @@ async def test_answers_match_the_schemas_they_are_documented_with(api, definitio
     await api.put("/pools/shop", json={"limit": 1})
     bulk = await api.post("/bulk", json={"act": "cancel", "filter": "workflow:release", "reason": "a look"})
     view = await api.post("/views", json={"name": "mine", "filter": "status:failed"})
+    engine.connection.execute(INSERT_SESSION, ("live", "30 s", None, "0 s"))
     ids = {
+        "session_id": (await api.read("/workers"))["items"][0]["session_id"],
         "bulk_id": bulk.json()["bulk_id"],
         "workflow": "release",
         "version": "1",

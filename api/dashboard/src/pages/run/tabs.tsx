@@ -85,7 +85,7 @@ export function DataTab({ run, spans }: { run: Run; spans: Spans | undefined }) 
       return page.items.find((each) => each.run_id !== run.run_id) ?? null;
     },
   });
-  const [shown, setShown] = useState<"itself" | "last">("itself");
+  const [shown, setShown] = useState<"itself" | "last">(run.status === "failed" ? "last" : "itself");
   const names = spans?.tasks.filter((each) => each.token).map((each) => each.name) ?? [];
   return (
     <div className="scrolled columns">

@@ -49,6 +49,7 @@ export function TaskPanel({ run, name, onClose, onSelect }: { run: Schemas["Run"
               ...(spec.repeat ? [["Rounds", <span className="num">{roundsWord(task, spec.repeat.max)} ended, until <code>{spec.repeat.until}</code></span>] as [string, ReactNode]] : []),
               task.items ? ["Items", <span className="num">{itemsWord(task.items)}, {task.items.begun} begun</span>] : ["Attempt", <span className="num">{task.attempt} of {task.attempts_max}</span>],
               ["Token", <span className="num">{task.token}</span>],
+              ...(task.session_id ? [["Worker", <Holder sessionId={task.session_id} />] as [string, ReactNode]] : []),
               ["Needs", task.needs.length ? <span className="needs">{task.needs.map((need) => <button key={need} type="button" className="link" onClick={() => onSelect(need)}>{need}</button>)}</span> : <span className="faint">nothing</span>],
               ["Changed", <Instant at={task.changed_at} />],
               ...(task.due_at ? [[task.status === "pending" ? "Next attempt" : "Due", <Instant at={task.due_at} future />] as [string, ReactNode]] : []),
@@ -113,11 +114,20 @@ function TaskActs({ run, task }: { run: Schemas["Run"]; task: Schemas["Task"] })
   );
 }
 
+function useHolder(sessionId: string) {
+  return useQuery({ queryKey: ["workers", "one", sessionId], queryFn: ({ signal }) => get("/workers/{session_id}", { session_id: sessionId }, {}, signal), refetchInterval: 5000 }).data;
+}
+
+function Holder({ sessionId }: { sessionId: string }) {
+  const worker = useHolder(sessionId);
+  if (!worker) return <code className="clip">{sessionId}</code>;
+  return <><Link to="/workers" className="link">{worker.worker}</Link> <span className="muted">last heard of <Instant at={worker.renewed_at} />, lease until <Instant at={worker.expires_at} future /></span></>;
+}
+
 /** Only where `headrace dev` is: what becomes of a task whose worker is lost. */
 function CrashHolder({ sessionId }: { sessionId: string }) {
-  const { data } = useQuery({ queryKey: ["workers", "all"], queryFn: ({ signal }) => get("/workers", {}, { limit: 100 }, signal) });
-  const worker = data?.items.find((each) => each.session_id === sessionId);
-  return worker ? <div className="task-acts"><ActButton icon="triggers" kind="danger" act={() => crashWorker(worker)}>Crash its worker …</ActButton></div> : null;
+  const worker = useHolder(sessionId);
+  return worker?.live ? <div className="task-acts"><ActButton icon="triggers" kind="danger" act={() => crashWorker(worker)}>Crash its worker …</ActButton></div> : null;
 }
 
 /** A task is a unit: it runs again with all behind it, or is done without its body. */
