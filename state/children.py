@@ -69,6 +69,13 @@ class _Starting(NamedTuple):
     permit: Permitted | None
 
 
+async def has_asked(connection: Connection) -> bool:
+    """Whether any run is asked for that has not started."""
+    async with psycopg.AsyncRawCursor(connection) as cursor:
+        await cursor.execute(_SQL.text("has_asked_children"))
+        return bool((await cursor.fetchall())[0][0])
+
+
 class Starter:
     """Starts children; keeps the schemas of their workflows, which never change."""
 

@@ -110,6 +110,12 @@ async def read_paused_queues(connection: Connection) -> frozenset[str]:
     return frozenset(await fetch(connection, str, SQL.text("read_paused_queues")))
 
 
+async def has_held(connection: Connection) -> bool:
+    """Whether any command is kept back, or was."""
+    cursor = await psycopg.AsyncRawCursor(connection).execute(SQL.text("has_held_commands"))
+    return bool((await cursor.fetchall())[0][0])
+
+
 async def release_commands(connection: Connection, store: Store) -> int:
     """Publish commands of queues that are not paused any more, in the caller's open transaction; answers how many were
     looked at."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import psycopg
 
-from state.children import CHILDREN_MAX, Starter
+from state.children import CHILDREN_MAX, Starter, has_asked
 from state.plans import Plans
 from state.store import Store
 
@@ -26,6 +26,8 @@ class Children:
         self._asked.set()
 
     async def start(self, connection: Connection) -> int:
+        if not await has_asked(connection):
+            return 0
         async with connection.transaction():
             found = await self._starter.start(connection)
         if found == CHILDREN_MAX:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import psycopg
 
-from state.pauses import align_runs, last_change, read_paused_queues, release_commands
+from state.pauses import align_runs, has_held, last_change, read_paused_queues, release_commands
 from state.store import Store
 
 LOOK_SECONDS: Final = 0.5
@@ -56,5 +56,7 @@ class QueuePauses:
     async def release(self, connection: Connection) -> int:
         """Learn which queues are paused, for all that this process hands out; let go what need not be kept back."""
         self._store.paused_queues = await read_paused_queues(connection)
+        if not await has_held(connection):
+            return 0
         async with connection.transaction():
             return await release_commands(connection, self._store)

@@ -1,5 +1,8 @@
 -- Children: runs that tasks of other runs ask for.
 
+-- name: has_asked_children
+SELECT EXISTS (SELECT FROM child_run WHERE status = 'asked');
+
 -- name: claim_asked_children
 -- Those that are to start, for this transaction alone, with who started their parents. $1: seconds after which one is looked at again that could not be started, or refused; $2 at
 -- most. Several processes share the work.

@@ -94,6 +94,9 @@ FROM queue_pause q ORDER BY q.queue;
 -- name: read_paused_queues
 SELECT queue FROM queue_pause;
 
+-- name: has_held_commands
+SELECT EXISTS (SELECT FROM held_command);
+
 -- name: release_commands
 -- Commands of queues that nobody pauses any more, oldest first, $1 at most. Of a task that has moved on nothing is left to be released.
 WITH due AS MATERIALIZED (

@@ -70,6 +70,11 @@ def end_children(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
 
 
 @model
+def has_asked_children(t: Transaction) -> list[tuple[Any, ...]]:
+    return [(any(row["status"] == "asked" for _, row in t.rows("child_run")),)]
+
+
+@model
 def claim_asked_children(t: Transaction, seconds: float, most: int) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     asked = sorted(

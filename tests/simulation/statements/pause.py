@@ -145,6 +145,11 @@ def hold_commands(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
 
 
 @model
+def has_held_commands(t: Transaction) -> list[tuple[Any, ...]]:
+    return [(any(True for _ in t.rows("held_command")),)]
+
+
+@model
 def release_commands(t: Transaction, most: int) -> list[tuple[Any, ...]]:
     def is_due(row: Row) -> bool:
         return row["released_at"] is None and t.get("queue_pause", row["queue"]) is None
