@@ -4,7 +4,7 @@
     from_data(body)         parsed JSON          ├─> Workflow, or DefinitionError with every fault, its path and line
     build(name).task(...)   Python              ─┘
 
-Two checks make the faults. The models (`task`, `workflow`) look at each field alone (types, names, limits). `GraphCheck`
+Two checks make the faults. The models (`task`, `workflow`) look at each field alone: types, names, limits. `GraphCheck`
 looks at the whole: needs, cycles, expressions and what they refer to. It works on the raw data, so that a wrong field
 hides no wrong edge. Both are iterative where a graph can be long. A `Workflow` made in any other way had only the first
 check.
