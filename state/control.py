@@ -27,7 +27,7 @@ from state.plans import Plans
 from state.queries.rows import Connection, fetch, fetch_one
 from state.requests import request
 from state.sql import load
-from state.store import RUN_COLUMNS, Store, StoredRun, microseconds_of, read_task
+from state.store import RUN_COLUMNS, Store, StoredRun, microseconds_of, read_tasks
 
 _SQL = load("control")
 _RUN = load("run")
@@ -354,11 +354,10 @@ async def load_runs(
         plan = plans.get(version_id)
         if plan is None:
             raise plans.unreadable(version_id) or NotFoundError(f"there is no version {version_id}")
-        states = [row[RUN_COLUMNS:] for row in (first, *more)]
-        tasks = {index: read_task(*state) for index, *state in states if index is not None}
+        tasks, undo = read_tasks((first, *more))
         found[run_id] = StoredRun(
             str(run_id).encode(), plan, input.encode(), row_version=row_version, attention=attention, control=control,
             tasks=tasks, namespace=namespace, traceparent=trace, deadline_at=microseconds_of(deadline_at),
-            paused=first[RUN_COLUMNS - 1] or (),
+            paused=first[RUN_COLUMNS - 1] or (), undo=undo,
         )  # fmt: skip
     return found

@@ -6,7 +6,7 @@ trigger agent run the same calls on an ordinary connection (`execute`, `execute_
 set of statements to trust.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b, sha256
 from math import gcd
@@ -42,6 +42,7 @@ from headrace.machine import (
     Isolated,
     KeepOutput,
     KeepSignal,
+    KeepUndo,
     Listen,
     MachineEvent,
     Migrated,
@@ -159,11 +160,12 @@ class StoredRun(RunState):
         deadline_at: int | None = None,
         parent: bytes | None = None,
         paused: Iterable[int] = (),
+        undo: Mapping[int, bytes] | None = None,
     ) -> None:
         """parent: the key of the run of which a task waits for this one."""
         super().__init__(
             key, plan, input, row_version=row_version, attention=attention, control=control, tasks=tasks,
-            token_floor=token_floor, signals=signals, deadline_at=deadline_at, paused=paused,
+            token_floor=token_floor, signals=signals, deadline_at=deadline_at, paused=paused, undo=undo,
         )  # fmt: skip
         self.run_id = bytes.fromhex(key.decode().replace("-", ""))
         self.namespace, self.traceparent, self.parent = namespace, traceparent, parent
@@ -223,6 +225,8 @@ class Rows:
         """(run, task) -> the last thing that was decided about its deadline."""
         self.rounds: dict[tuple[bytes, int], int] = {}
         """The same for how many rounds have ended."""
+        self.undo: dict[tuple[bytes, int], bytes | None] = {}
+        """The same for what undoes it as it was before a rerun."""
         self.ended: dict[bytes, tuple[Any, ...]] = {}
         """Child -> its row of `end_children`; of one that ends twice in this transaction, the last."""
         self.permits: dict[bytes, tuple[Any, ...] | None] = {}
@@ -352,6 +356,8 @@ class Rows:
                     self.control(run.key, granted)
                 case KeepOutput():
                     run.outputs[action.task] = action.output
+                case KeepUndo():
+                    self.undo[run.run_id, action.task] = action.input
                 case Park():
                     error = encode(action.error)
                     self.add("park_tasks", run.run_id, action.task, action.token, run.namespace, error)
@@ -707,6 +713,9 @@ class Rows:
         if self.rounds:
             self.rows["count_rounds"] = [(*place, rounds) for place, rounds in self.rounds.items()]
             self.rounds = {}
+        if self.undo:
+            self.rows["keep_undo"] = [(*place, given) for place, given in self.undo.items()]
+            self.undo = {}
         if self.permits:
             self.rows["return_permits"] = [(run_id,) for run_id, row in self.permits.items() if row is None]
             self.rows["await_permits"] = [row for row in self.permits.values() if row is not None]
@@ -749,6 +758,20 @@ def read_task(
         microseconds_of(deadline_at),
         rounds or 0,
     )
+
+
+def read_tasks(
+    rows: Iterable[tuple[Any, ...]],
+) -> tuple[dict[int, TaskState], dict[int, bytes]]:
+    """The tasks of one run, and what is kept to undo some of them, by their positions. rows: of `load_runs`."""
+    tasks, undo = dict[int, TaskState](), dict[int, bytes]()
+    for row in rows:
+        index, *state, kept = row[RUN_COLUMNS:]
+        if index is not None:
+            tasks[index] = read_task(*state)
+        if kept is not None:
+            undo[index] = kept.encode()
+    return tasks, undo
 
 
 def digest_of(title: str, context: bytes | None, form: bytes | None) -> str:

@@ -12,7 +12,7 @@ from headrace.errors import UnreadableError
 from headrace.machine import Plan, Signalled, TaskState
 from state.plans import Plans
 from state.sql import load
-from state.store import RUN_COLUMNS, StoredRun, microseconds_of, read_task
+from state.store import RUN_COLUMNS, StoredRun, microseconds_of, read_tasks
 from streams.database import Database
 
 _SQL = load("run")
@@ -128,10 +128,8 @@ class RunCache:
                 self._plans.load_sync(connection, missing)
         kept = self._kept_signals(rows)
         for run_id, of_run in groupby(rows, itemgetter(0)):
-            first, *more = of_run
-            states = [row[RUN_COLUMNS:] for row in (first, *more)]
-            tasks = {index: read_task(*state) for index, *state in states if index is not None}
-            self._add(first[:RUN_COLUMNS], tasks, kept.get(run_id, ()))
+            found = list(of_run)
+            self._add(found[0][:RUN_COLUMNS], *read_tasks(found), kept.get(run_id, ()))
 
     def _kept_signals(self, rows: Iterable[tuple[Any, ...]]) -> dict[UUID, list[Signalled]]:
         """What runs keep for a task to take, where one of their tasks may."""
@@ -142,7 +140,9 @@ class RunCache:
                 kept.setdefault(run_id, []).append(signal_of(*signal))
         return kept
 
-    def _add(self, row: tuple[Any, ...], tasks: dict[int, TaskState], signals: Iterable[Signalled]) -> None:
+    def _add(
+        self, row: tuple[Any, ...], tasks: dict[int, TaskState], undo: dict[int, bytes], signals: Iterable[Signalled]
+    ) -> None:
         run_id, version_id, row_version, attention, control, namespace, input, traceparent, deadline_at = row[:9]
         parent, paused = row[9:]
         plan, key = self._plans.get(version_id), str(run_id).encode()
@@ -166,6 +166,7 @@ class RunCache:
             deadline_at=microseconds_of(deadline_at),
             parent=None if parent is None else str(parent).encode(),
             paused=paused or (),
+            undo=undo,
         )
         self._sizes[key] = 0
         self._keys.add(key)

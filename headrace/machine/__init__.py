@@ -138,7 +138,9 @@ takes. A clean-up is a task of the graph, so what is undone comes after it.
 
 A task may have a compensation, which undoes it. When a run would end FAILED or CANCELLED, and some of its tasks that
 have one completed, or ended so that nobody knows whether they had their effect, it undoes those before it ends. What a
-termination ends stays as it is. A plain failure says that there was no effect. A compensation is a task with a place of
+termination ends stays as it is. A plain failure says that there was no effect of the attempts since the last rerun;
+what had completed before that stands, and is undone as of then, unless a lookup or a person has said since that it did
+not happen. A compensation is a task with a place of
 its own (`headrace.machine.place`): its retries, its hand-outs and its dead letter are those of any task. It is handed
 out once those of all tasks that need its task, directly or not, have ended, however they did; so what was done last is
 undone first, and branches go on side by side. The run is COMPENSATING meanwhile, then COMPENSATED, or
@@ -172,6 +174,7 @@ from headrace.machine.actions import (
     HoldTasks,
     KeepOutput,
     KeepSignal,
+    KeepUndo,
     Listen,
     NoteRound,
     Park,
@@ -234,6 +237,7 @@ __all__ = [
     "Isolated",
     "KeepOutput",
     "KeepSignal",
+    "KeepUndo",
     "Listen",
     "MachineEvent",
     "Migrated",

@@ -41,6 +41,14 @@ class EndAttempt(msgspec.Struct, frozen=True):
     error: Error | None = None
 
 
+class KeepUndo(msgspec.Struct, frozen=True):
+    """What the compensation of a task is given, should the task not complete again; None: nothing is to be undone of
+    what it did before."""
+
+    task: int
+    input: bytes | None
+
+
 class SetTimer(msgspec.Struct, frozen=True):
     """Make a `Due(timer=kind)` event at `due_at`. One timer per task, beside its deadline: a second
     replaces the first."""
@@ -248,6 +256,7 @@ Action = (
     | Grant
     | EndAttempt
     | KeepOutput
+    | KeepUndo
     | SetTimer
     | ClearTimer
     | SetDeadline
@@ -286,7 +295,8 @@ class Transition:
 
     __slots__ = (
         "actions", "attention", "compensations", "control", "counts", "deadlines", "kept", "maps", "missing", "paused",
-        "plan", "rounds", "status", "taken", "tasks", "wanted",
+        "plan", "rounds", "status", "taken", "tasks", "undo",
+        "wanted",
     )  # fmt: skip
 
     def __init__(self, run: RunState) -> None:
@@ -308,6 +318,8 @@ class Transition:
         """Those that this decides about. None for most: few tasks have one."""
         self.rounds: dict[int, tuple[int, bytes | None]] | None = None
         """Of repeats that this decides about: rounds that have ended, and what came out of the last. None for most."""
+        self.undo: dict[int, bytes | None] | None = None
+        """None for most: what undoes tasks as they had completed before a rerun, see `RunState.undo`."""
         self.counts: dict[TaskStatus, int] = run.counts.copy()
         self.attention: bool = run.attention
         self.control: int = run.control

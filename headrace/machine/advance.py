@@ -21,7 +21,7 @@ from headrace.machine.actions import (
 from headrace.machine.child import child_timed_out, hear_of_child, is_news
 from headrace.machine.cleanup import find_clean_ups, is_ended_by_cancel
 from headrace.machine.close import close_decision, finish_run
-from headrace.machine.compensation import wait_for_it_again
+from headrace.machine.compensation import forget_undo, keep_undo, wait_for_it_again
 from headrace.machine.deadline import end_by_deadline, renew_deadline
 from headrace.machine.draft import bury, clear_timer, put, skip, withhold
 from headrace.machine.effect import doubt_effect, look_up, look_up_again, lookup_failed, park, take_as_done
@@ -445,6 +445,7 @@ def _resolved(plan: Plan, run: RunState, event: Resolved, at: int) -> Transition
     elif event.outcome == "happened":
         take_as_done(plan, run, draft, event.task, task, event.output, ended)
     elif event.outcome == "did_not_happen":
+        forget_undo(run, draft, event.task)
         hand_out(
             plan, run, draft, event.task, msgspec.structs.replace(task, retries_from=task.attempt, error=None), ended
         )
@@ -507,6 +508,8 @@ def _reran(plan: Plan, run: RunState, event: Reran, at: int) -> Transition | Non
     draft.plan = None if plan is run.plan else plan
     draft.control &= ~(TERMINATED | OVERDUE | CANCELLING)
     reopened = items_chosen(plan, run, event.tasks, chosen)
+    if plan.compensates:
+        keep_undo(plan, run, draft, chosen)
     for index in chosen:
         task = run.task(index)
         if index in reopened:
@@ -679,6 +682,7 @@ def _looked_up(plan: Plan, run: RunState, event: Succeeded, task: TaskState, at:
     elif verdict.happened is None:
         park(run, draft, event.task, task, doubt, "; its lookup cannot tell either")
     else:  # and so nothing is in doubt any more
+        forget_undo(run, draft, event.task)
         known = msgspec.structs.replace(doubt, ambiguous=False)
         retry_or_bury(plan, run, draft, event.task, task, known, ended, at)
     return close_decision(plan, run, draft, ended, at)

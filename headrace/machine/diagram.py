@@ -34,6 +34,7 @@ from headrace.machine.actions import (
     HoldTasks,
     KeepOutput,
     KeepSignal,
+    KeepUndo,
     Listen,
     NoteRound,
     Park,
@@ -512,8 +513,8 @@ def _detail(action: Action) -> str:
         case AwaitSlot():
             return f" {action.pool}, token {action.token}"
         case (
-            ClearTimer() | KeepOutput() | Unpark() | StopListening() | KeepSignal() | TakeSlot() | FreeSlot()
-            | SetPriority() | RefuseMove() | HoldTasks() | AwaitPermit() | ReturnPermit()
+            ClearTimer() | KeepOutput() | KeepUndo() | Unpark() | StopListening() | KeepSignal() | TakeSlot()
+            | FreeSlot() | SetPriority() | RefuseMove() | HoldTasks() | AwaitPermit() | ReturnPermit()
         ):  # fmt: skip
             return ""
         case Finish():

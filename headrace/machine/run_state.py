@@ -179,6 +179,7 @@ class RunState:
         "status",
         "tasks",
         "token_floor",
+        "undo",
         "wanted",
     )
 
@@ -196,11 +197,12 @@ class RunState:
         signals: Iterable[Signalled] = (),
         deadline_at: int | None = None,
         paused: Iterable[int] = (),
+        undo: Mapping[int, bytes] | None = None,
     ) -> None:
         """key: the run id's text form as bytes. tasks: those that were ever touched. token_floor: every hand-out from
         here on has a higher token than this, so that none is used again that a lost future may have used. signals:
         those it keeps. deadline_at: when it has to have ended, microseconds UTC. paused: tasks that are so by
-        themselves."""
+        themselves. undo: see there."""
         self.key, self.plan, self.input = key, plan, input
         self.row_version, self.attention, self.token_floor = row_version, attention, token_floor
         self.control, self.deadline_at, self.paused = control, deadline_at, frozenset(paused)
@@ -212,6 +214,9 @@ class RunState:
         """Of those with a quorum: how many needs have yet to complete."""
         self.signals: dict[str, Signalled] = {signal.signal_id: signal for signal in signals}
         """By id: those that no task has taken yet."""
+        self.undo: dict[int, bytes] = dict(undo or ())
+        """Of tasks that had completed and were rerun: what their compensations are given, as the tasks stood then. It
+        counts unless they complete again. JSON; null where it could not be told."""
         self.maps: dict[int, ItemCounts] = {}
         """Of maps whose items are known, until they have completed."""
         for index, task in self.tasks.items():
@@ -292,6 +297,8 @@ class RunState:
             self.paused = transition.paused
         if transition.maps is not None:
             self.maps.update(transition.maps)
+        if transition.undo is not None:
+            self.undo = {place: given for place, given in (self.undo | transition.undo).items() if given is not None}
         if transition.deadlines is not None:
             self.deadline_at = transition.deadlines.get(RUN, self.deadline_at)
         self.counts, self.attention, self.status = transition.counts, transition.attention, transition.status

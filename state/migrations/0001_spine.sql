@@ -163,6 +163,8 @@ CREATE TABLE task (
   deadline_at timestamptz,
   -- Of a repeat: rounds that have ended. While it goes on, `output` is what came out of the last one, where its input reads that.
   rounds int NOT NULL DEFAULT 0 CONSTRAINT task_rounds_count CHECK (rounds >= 0),
+  -- Of a task that had completed and was rerun: what its compensation is given, as the task stood then. It counts unless it completes again.
+  undo json,
   CONSTRAINT task_key PRIMARY KEY (run_id, task),
   CONSTRAINT task_items_add_up CHECK (items_begun <= items AND items_completed + items_failed <= items_begun),
   -- An attempt is a hand-out whose body began.

@@ -106,6 +106,12 @@ WHERE task.run_id = given.run_id AND task.task = given.task;
 UPDATE task SET rounds = given.rounds FROM unnest($1::uuid[], $2::int[], $3::int[]) AS given (run_id, task, rounds)
 WHERE task.run_id = given.run_id AND task.task = given.task;
 
+-- name: keep_undo
+-- What undoes a task as it had completed before a rerun; null: nothing of that is to be undone. After save_tasks.
+-- columns: run_ids uuid, tasks int, inputs json
+UPDATE task SET undo = given.undo FROM unnest($1::uuid[], $2::int[], $3::json[]) AS given (run_id, task, undo)
+WHERE task.run_id = given.run_id AND task.task = given.task;
+
 -- name: insert_history
 -- columns: run_ids uuid, row_versions int, kinds text, tasks int?, tokens int?, actors text, details json
 INSERT INTO history (run_id, row_version, at, kind, task, token, actor, detail)

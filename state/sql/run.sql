@@ -10,7 +10,7 @@ SELECT r.run_id, r.version_id, r.row_version, r.attention, r.control, r.namespac
        CASE WHEN r.trigger_source = 'child' THEN (SELECT c.parent_run_id FROM child_run c WHERE c.run_id = r.run_id AND c.is_awaited) END,
        r.paused_tasks,
        t.task, t.status::text, t.attempt, t.token, t.retries_from, t.due_at, t.input::text, coalesce(t.output, a.output)::text, t.error::text,
-       t.session_id, t.lookups, t.vanished, t.withheld, t.items, t.pool, t.deadline_at, t.rounds
+       t.session_id, t.lookups, t.vanished, t.withheld, t.items, t.pool, t.deadline_at, t.rounds, t.undo::text
 FROM run r
 LEFT JOIN task t ON t.run_id = r.run_id AND (t.token > 0 OR t.status <> 'pending' OR t.withheld IS NOT NULL OR t.task >= 200000000)
   AND (t.task < 10000 OR t.task >= 200000000 OR r.finished_at IS NOT NULL OR EXISTS (

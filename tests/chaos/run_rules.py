@@ -28,7 +28,9 @@ def sagas(facts: Facts) -> Found:
         if undone and run["status"] in ("completed", "failed", "cancelled"):
             yield f"a run is {run['status']} that undid what it did", run_id
         for place in undone:
-            if facts.tasks[run_id, task_of(place)]["status"] == "skipped":
+            is_skipped = facts.tasks[run_id, task_of(place)]["status"] == "skipped"
+            ends = [row["outcome"] for row in facts.attempts.get((run_id, task_of(place)), [])]
+            if is_skipped and "completed" not in ends:  # unless it was rerun, and had completed before
                 yield "what was skipped was undone", facts.name((run_id, place))
             yield from _undone_early(facts, run_id, place, undone)
         if run["status"] in ("failed", "cancelled", "compensated", "compensation_failed"):

@@ -78,6 +78,38 @@ async def test_a_run_goes_on_undoing_wherever_it_was_when_its_agent_went_away(en
     assert engine.status(run_id) == "compensated"
 
 
+@pytest.mark.parametrize("restarts", [False, True], ids=["in memory", "from Postgres each time"])
+async def test_what_completed_before_a_rerun_is_undone_as_of_then(engine: Engine, restarts: bool):
+    run_id = await engine.start(SAGA)
+    for said in (engine.succeeded(run_id), engine.succeeded(run_id, 1), engine.succeeded(run_id, 2)):
+        await engine.apply(said)
+    assert engine.status(run_id) == "completed"
+    version = engine.query("SELECT row_version FROM run WHERE run_id = %s", run_id)[0][0]
+    for said in (
+        await ask(engine, run_id, "reran", row_version=version, tasks=[0], reason="again"),
+        engine.failed(run_id, 0, 2, retryable=False),
+    ):
+        if restarts:
+            engine.agent.close()
+        await engine.apply(said)
+        await check(engine)
+    assert (engine.status(run_id), _undone(engine, run_id)) == (
+        "compensating", [(A, "pending", 0, 0), (B, "queued", 0, 1)]
+    )  # fmt: skip
+    given = engine.query(
+        "SELECT t.undo::text, u.input::text FROM task t JOIN task u ON u.run_id = t.run_id AND u.task = "
+        "t.task + 200000000 WHERE t.run_id = %s ORDER BY t.task",
+        run_id,
+    )
+    assert all(undo is not None and undo == input for undo, input in given), given
+    if restarts:
+        engine.agent.close()
+    await engine.apply(engine.succeeded(run_id, B))
+    await engine.apply(engine.succeeded(run_id, A))
+    assert engine.status(run_id) == "compensated"
+    await check(engine)
+
+
 async def test_branches_are_undone_side_by_side_and_their_ends_may_come_together(engine: Engine):
     undo = {"run": "t.undo", "retry": 1}
     body = {"run": "t.a", "compensate": undo}

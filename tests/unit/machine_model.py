@@ -154,7 +154,7 @@ def picture(run: RunState) -> tuple[Any, ...]:
     return (
         run.key, run.plan, run.input, run.row_version, run.attention, run.control, run.status,
         dict(run.tasks), dict(run.counts), dict(run.missing), dict(run.wanted), dict(run.signals),
-        dict(run.maps), run.deadline_at, run.compensations, run.paused,
+        dict(run.maps), run.deadline_at, run.compensations, run.paused, dict(run.undo),
     )  # fmt: skip
 
 
@@ -168,6 +168,7 @@ def content(transition: Transition | None) -> tuple[Any, ...] | None:
         transition.tasks, transition.missing, transition.wanted, counts, transition.attention, transition.control,
         transition.status, transition.actions, transition.kept, list(transition.taken), maps, transition.plan,
         transition.deadlines, transition.rounds, transition.compensations, transition.paused,
+        transition.undo,
     )  # fmt: skip
 
 
@@ -181,7 +182,7 @@ def reload(run: RunState) -> RunState:
     return RunState(
         run.key, run.plan, run.input, row_version=run.row_version, attention=run.attention, control=run.control,
         tasks=dict(run.tasks), signals=sorted(run.signals.values(), key=lambda signal: signal.order),
-        deadline_at=run.deadline_at, paused=run.paused,
+        deadline_at=run.deadline_at, paused=run.paused, undo=run.undo,
     )  # fmt: skip
 
 
@@ -201,7 +202,7 @@ def essence(run: RunState) -> tuple[Any, ...]:
     maps = {
         index: still_to_come(counts) for index, counts in run.maps.items() if run.tasks[index].status not in TERMINAL
     }
-    flags = (run.status, run.attention, run.control, run.deadline_at, run.paused)
+    flags = (run.status, run.attention, run.control, run.deadline_at, run.paused, run.undo)
     return *flags, run.tasks, counts, missing, run.signals, maps, run.compensations
 
 

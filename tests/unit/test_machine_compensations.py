@@ -1,6 +1,7 @@
 """What a run does to undo what it did: every (state, event) pair of a compensation, and its place in the run."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -361,6 +362,147 @@ def test_an_edited_input_is_what_its_compensation_is_given():
     assert trial.succeed("a", b"3")
     assert trial.fail("b", HOPELESS)
     assert trial.told[-1] == Dispatch(compensation_of(0), 1, 1, b'{"input":{"n":2},"output":3}')
+
+
+# == what had completed, and was rerun ================================================================================
+def _rerun(trial: Trial, *names: str) -> bool:
+    return trial.tell(Reran(trial.run.row_version, tuple(trial.plan.index[name] for name in names)))
+
+
+def _reject(trial: Trial) -> None:
+    assert trial.decide("a", "rejected")
+
+
+def _end_before(trial: Trial) -> None:
+    assert trial.fail("before", HOPELESS)
+
+
+def _end_badly(trial: Trial) -> None:
+    assert trial.fail("a", HOPELESS)
+
+
+def _end_badly_at_last(trial: Trial) -> None:
+    for _ in range(2):
+        assert trial.fail("a")
+        assert trial.wait_for("a")
+    assert trial.fail("a")
+
+
+def _lose(trial: Trial) -> None:
+    for _ in range(3):
+        assert trial.lose("a", begun=True)
+
+
+def _cancel(trial: Trial) -> None:
+    assert trial.cancel()
+
+
+def _be_late(trial: Trial) -> None:
+    assert trial.pass_deadline("a")
+
+
+@pytest.mark.parametrize(
+    ("options", "named", "end"),
+    [
+        ({}, "a", _end_badly),
+        ({}, "a", _end_badly_at_last),
+        ({}, "a", _lose),
+        ({}, "a", _cancel),
+        ({}, "before", _end_before),
+        ({}, "before", _cancel),
+        ({"asks": True}, "a", _reject),
+        ({"asks": BRANCHING}, "a", _reject),
+        ({"asks": True, "deadline": 60 * SECOND}, "a", _be_late),
+        ({"over": [1, 2]}, "before", _end_before),
+    ],
+    ids=[
+        "failed", "no try left", "lost", "cancelled", "skipped behind a failure", "cancelled before its turn",
+        "rejected", "rejected, and that is its end", "late", "a map",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_completed_before_a_rerun_is_undone_as_of_then_however_it_ends(
+    options: dict[str, Any], named: str, end: Callable[[Trial], None], restarts: bool
+):
+    told = {} if "over" in options else {"template": {"n": "${{ tasks.before.output }}"}}
+    subject = task("a", "before", undo="undo", **told, **options)
+    trial = Trial(task("before"), subject, task("b", "a", join="always"))
+    assert trial.succeed("before", b"6")
+    if "asks" in options:
+        assert trial.decide("a", "approved")
+    if "over" in options:
+        assert trial.succeed("a.0", b"1")
+        assert trial.succeed("a.1", b"2")
+    else:
+        assert trial.succeed("a", b"7")
+    assert trial.succeed("b")
+    assert trial.status is RunStatus.COMPLETED
+    assert _rerun(trial, named)
+    if restarts:
+        trial.restart()
+    end(trial)
+    if trial.run.task(2).status is TaskStatus.QUEUED:
+        assert trial.fail("b", HOPELESS)
+    assert trial.status is RunStatus.COMPENSATING
+    given = b'{"input":[1,2],"output":[1,2]}' if "over" in options else b'{"input":{"n":6},"output":7}'
+    assert Dispatch(compensation_of(1), 1, 1, given) in trial.actions
+
+
+def test_what_completed_again_is_undone_as_of_its_last_end():
+    trial = Trial(task("a", undo="undo"), task("b", "a"))
+    assert trial.succeed("a", b"7")
+    assert trial.succeed("b")
+    assert _rerun(trial, "a")
+    assert trial.succeed("a", b"8")
+    assert trial.fail("b", HOPELESS)
+    assert trial.told[-1] == Dispatch(compensation_of(0), 1, 1, b'{"input":%b,"output":8}' % INPUT)
+
+
+def test_a_termination_between_two_reruns_loses_nothing_of_what_is_to_be_undone():
+    trial = Trial(task("a", undo="undo"))
+    assert trial.succeed("a", b"7")
+    for _ in range(2):
+        assert _rerun(trial, "a")
+        trial.restart()
+        assert trial.terminate()
+    assert _rerun(trial, "a")
+    assert trial.fail("a", HOPELESS)
+    assert trial.told[-1] == Dispatch(compensation_of(0), 1, 1, b'{"input":%b,"output":7}' % INPUT)
+
+
+@pytest.mark.parametrize("effect", ["reconcile", "manual"])
+@pytest.mark.parametrize("happened", [False, None])
+def test_of_a_task_with_a_policy_what_is_said_of_its_effect_counts(effect: Effect, happened: bool | None):
+    """It is asked what the first body did: where that had no effect, nothing is to be undone."""
+    trial = Trial(task("a", undo="undo", effect=effect, retry=RetryPlan(attempts=1)))
+    assert trial.claim("a")
+    assert trial.succeed("a", b"7")
+    assert _rerun(trial, "a")
+    if effect == "reconcile":
+        assert trial.look_up("a", happened)
+    if effect == "manual" and happened is False:
+        assert trial.resolve("a", "did_not_happen")
+    if happened is None:
+        assert trial.resolve("a", "fail")
+    else:
+        trial.restart()
+        assert trial.claim("a")
+        assert trial.fail("a", HOPELESS)
+    assert trial.status is (RunStatus.FAILED if happened is False else RunStatus.COMPENSATING)
+    if happened is None:
+        assert trial.told[-1] == Dispatch(compensation_of(0), 1, 1, b'{"input":%b,"output":7}' % INPUT)
+
+
+def test_what_cannot_be_told_at_the_rerun_is_a_dead_letter_when_it_is_to_be_undone():
+    plan_of_undo = compile_template({"booking": "${{ task.output.id }}"}, OF_A_COMPENSATION)
+    trial = Trial(task("a", undo="undo"))
+    trial.plan.tasks[0].compensation.template = plan_of_undo  # type: ignore[union-attr, misc]
+    assert trial.succeed("a", b"{}")
+    assert _rerun(trial, "a")
+    trial.restart()
+    assert trial.fail("a", HOPELESS)
+    assert trial.status is RunStatus.COMPENSATION_FAILED
+    assert any(isinstance(action, BuryTask) and action.task == compensation_of(0) for action in trial.told)
 
 
 # == what people do ===================================================================================================

@@ -147,6 +147,8 @@ class Runs(RuleBasedStateMachine):
         self.plan = plan_of(*workflow, limit=None if permit is None else LimitPlan())
         self.run = RunState(KEY, self.plan, INPUT, control=AWAITS_PERMIT if permit == "waits" else 0)
         self.at = START
+        self.stands: set[int] = set()
+        """Tasks that had completed when they were rerun, and of which nobody has said since that they had no effect."""
         self.store = Store()
         self.store.permit = permit
         self.said: list[MachineEvent] = []
@@ -494,6 +496,10 @@ class Runs(RuleBasedStateMachine):
         for action in transition.actions:
             if isinstance(action, CountRounds):  # what an operator gave it was for one round
                 self.store.edited.pop(action.task, None)
+        if isinstance(event, Resolved) and event.outcome == "did_not_happen":
+            self.stands.discard(event.task)
+        if isinstance(event, Succeeded) and self.run.task(event.task).lookups and bytes(event.output) == DID_NOT_HAPPEN:
+            self.stands.discard(event.task)
         plan = self.plan if transition.plan is None else transition.plan
         self.store.write(plan, self.run, transition)
         if not was_undoing and transition.compensations is not None:
@@ -532,9 +538,11 @@ class Runs(RuleBasedStateMachine):
             is_undone, is_done = compensation_of(index) in transition.tasks, state.status is TaskStatus.COMPLETED
             is_refused = is_done and index in self.store.refused - had_a_body
             assert is_undone <= (spec.compensation is not None)
-            assert not is_undone or not is_refused, "it was rejected, and is undone"
+            stands = index in self.stands
+            assert is_undone or not stands or spec.compensation is None, "it had completed before a rerun, and stands"
+            assert not is_undone or not is_refused or stands, "it was rejected, and is undone"
             assert is_undone or not is_done or is_refused or spec.compensation is None, "it is done, and not undone"
-            if is_undone and not is_done and spec.map is None:
+            if is_undone and not is_done and not stands and spec.map is None:
                 assert index in had_a_body, "it never began, and is undone"
                 is_known = state.status is TaskStatus.FAILED and index in self.store.told_not_done
                 is_late = state.error is not None and state.error.code == "DEADLINE"
@@ -552,6 +560,8 @@ class Runs(RuleBasedStateMachine):
             has_told = before.status is TaskStatus.FAILED and index not in self.store.in_doubt
             is_sent = after.awaits_slot or (after.status is TaskStatus.QUEUED and not after.lookups)
             is_sent |= after.withheld == "again"  # once its run has its permit
+            if before.status is TaskStatus.COMPLETED and spec.compensation is not None:
+                self.stands |= {index} - self.store.refused
             is_kept = is_item(index) and is_reopened and after.withheld == "room"
             is_tried_again = has_told and (is_sent or is_kept or after.status in TERMINAL)
             if is_item(index):

@@ -77,7 +77,7 @@ LOADED_RUN: Final = ("version_id", "row_version", "attention", "control", "names
 
 LOADED_TASK: Final = (
     "status", "attempt", "token", "retries_from", "due_at", "input", "output", "error", "session_id", "lookups",
-    "vanished", "withheld", "items", "pool", "deadline_at", "rounds",
+    "vanished", "withheld", "items", "pool", "deadline_at", "rounds", "undo",
 )  # fmt: skip
 """Columns of `load_runs` behind the run's id, and behind a task's index."""
 

@@ -8,7 +8,7 @@ from tests.simulation.statements.registry import given, model, must, refuse, tex
 _NEW_TASK: Final[Row] = {
     "status": "pending", "attempt": 0, "token": 0, "retries_from": 0, "session_id": None, "due_at": None, "input": None,
     "output": None, "error": None, "lookups": 0, "vanished": 0, "withheld": None, "items": None, "pool": None,
-    "rounds": 0,
+    "rounds": 0, "undo": None,
 }  # fmt: skip
 
 
@@ -94,6 +94,14 @@ def count_rounds(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
     for row in given("count_rounds", list(columns)):
         key = (row["run_ids"], row["tasks"])
         t.put("task", key, {**(t.get("task", *key) or {}), "rounds": row["rounds"]})
+    return []
+
+
+@model
+def keep_undo(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("keep_undo", list(columns)):
+        key = (row["run_ids"], row["tasks"])
+        t.put("task", key, {**(t.get("task", *key) or {}), "undo": text(row["inputs"])})
     return []
 
 
