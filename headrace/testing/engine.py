@@ -25,6 +25,7 @@ from headrace.machine import (
     HoldTasks,
     KeepOutput,
     KeepSignal,
+    KeepUndo,
     Listen,
     NoteRound,
     Park,
@@ -190,6 +191,7 @@ class Engine:
                 | Grant()
                 | Abort()
                 | StopListening()
+                | KeepUndo()
                 | CountRounds()
                 | NoteRound()
                 | KeepSignal()
