@@ -102,17 +102,17 @@ CREATE TABLE run (
   CONSTRAINT run_finished_exactly_when_terminal CHECK ((finished_at IS NOT NULL) = (status IN (
     'completed', 'failed', 'cancelled', 'terminated', 'compensated', 'compensation_failed'))),
   CONSTRAINT run_attention_is_its_status CHECK (attention = (status = 'needs_attention')),
-  CONSTRAINT run_paused_is_its_status CHECK ((control & 35 > 0) = (status IN ('pausing', 'paused')) OR status = 'needs_attention'),
-  CONSTRAINT run_terminated_is_its_status CHECK ((control & 4 > 0) = (status = 'terminated')),
-  CONSTRAINT run_overdue_has_failed CHECK (control & 8 = 0 OR control & 128 > 0 OR status NOT IN ('running', 'waiting', 'completed', 'cancelled')),
-  CONSTRAINT run_that_waits_for_its_permit_has_not_ended CHECK (control & 128 = 0 OR finished_at IS NULL),
-  CONSTRAINT run_cancelling_is_its_status CHECK (CASE WHEN control & 64 > 0 THEN status NOT IN ('running', 'waiting', 'completed', 'terminated')
+  CONSTRAINT run_paused_is_its_status CHECK ((control & 35 /* PAUSES */ > 0) = (status IN ('pausing', 'paused')) OR status = 'needs_attention'),
+  CONSTRAINT run_terminated_is_its_status CHECK ((control & 4 /* TERMINATED */ > 0) = (status = 'terminated')),
+  CONSTRAINT run_overdue_has_failed CHECK (control & 8 /* OVERDUE */ = 0 OR control & 128 /* AWAITS_PERMIT */ > 0 OR status NOT IN ('running', 'waiting', 'completed', 'cancelled')),
+  CONSTRAINT run_that_waits_for_its_permit_has_not_ended CHECK (control & 128 /* AWAITS_PERMIT */ = 0 OR finished_at IS NULL),
+  CONSTRAINT run_cancelling_is_its_status CHECK (CASE WHEN control & 64 /* CANCELLING */ > 0 THEN status NOT IN ('running', 'waiting', 'completed', 'terminated')
     ELSE status <> 'cancelling' END)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
 -- Open runs: what the sweeps walk. A run enters at its start and leaves at its end.
 CREATE INDEX run_open ON run (run_id) WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention');
 -- Runs that are paused with their workflow: whoever is left so when nobody pauses that any more is found here.
-CREATE INDEX run_paused_with_workflow ON run (run_id) WHERE control & 2 > 0;
+CREATE INDEX run_paused_with_workflow ON run (run_id) WHERE control & 2 /* WORKFLOW_PAUSED */ > 0;
 -- What went wrong lately, which is rare among millions.
 CREATE INDEX run_ended_badly ON run (run_id) WHERE status IN ('failed', 'cancelled', 'terminated', 'compensated', 'compensation_failed');
 -- Lists, newest first: run ids are UUIDv7 and rise with time.

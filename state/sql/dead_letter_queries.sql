@@ -48,7 +48,7 @@ WHERE dead_letter_id = ANY(%(ids)s) AND namespace = %(namespace)s AND status = '
 -- name: find_task_state
 -- What a replay would meet.
 SELECT r.attention,
-       CASE WHEN %(task)s < 200000000 AND r.control & 64 > 0 THEN NOT EXISTS (
+       CASE WHEN %(task)s < 200000000 AND r.control & 64 /* CANCELLING */ > 0 THEN NOT EXISTS (
               SELECT FROM workflow_version v, json_each(v.definition -> 'tasks') WITH ORDINALITY AS s (name, task, place)
               WHERE v.version_id = r.version_id AND s.task ->> 'join' = 'finally'
                 AND s.place = CASE WHEN %(task)s < 10000 THEN %(task)s + 1 ELSE %(task)s / 10000 END)

@@ -102,16 +102,16 @@ WITH version AS MATERIALIZED (
 derived AS (
   SELECT r.run_id, r.status,
          CASE WHEN r.attention THEN 'needs_attention'
-              WHEN t.ended = v.tasks AND r.control & 4 > 0 THEN 'terminated'
+              WHEN t.ended = v.tasks AND r.control & 4 /* TERMINATED */ > 0 THEN 'terminated'
               WHEN t.ended = v.tasks AND t.undone > 0 AND t.to_undo = 0 THEN CASE WHEN t.not_undone > 0 THEN 'compensation_failed' ELSE 'compensated' END
-              WHEN t.ended = v.tasks AND t.undone > 0 AND r.control & 163 = 0 THEN 'compensating'
-              WHEN t.ended = v.tasks AND t.undone = 0 AND (t.failed > 0 OR r.control & 8 > 0) THEN 'failed'
-              WHEN t.ended = v.tasks AND t.undone = 0 AND (t.cancelled > 0 OR r.control & 64 > 0) THEN 'cancelled'
+              WHEN t.ended = v.tasks AND t.undone > 0 AND r.control & 163 /* WITHHOLDS */ = 0 THEN 'compensating'
+              WHEN t.ended = v.tasks AND t.undone = 0 AND (t.failed > 0 OR r.control & 8 /* OVERDUE */ > 0) THEN 'failed'
+              WHEN t.ended = v.tasks AND t.undone = 0 AND (t.cancelled > 0 OR r.control & 64 /* CANCELLING */ > 0) THEN 'cancelled'
               WHEN t.ended = v.tasks AND t.undone = 0 THEN 'completed'
-              WHEN r.control & 35 > 0 AND t.handed_out > 0 THEN 'pausing'
-              WHEN r.control & 35 > 0 THEN 'paused'
-              WHEN r.control & 64 > 0 THEN 'cancelling'
-              WHEN r.control & 128 > 0 THEN 'waiting'
+              WHEN r.control & 35 /* PAUSES */ > 0 AND t.handed_out > 0 THEN 'pausing'
+              WHEN r.control & 35 /* PAUSES */ > 0 THEN 'paused'
+              WHEN r.control & 64 /* CANCELLING */ > 0 THEN 'cancelling'
+              WHEN r.control & 128 /* AWAITS_PERMIT */ > 0 THEN 'waiting'
               WHEN t.waiting > 0 AND t.busy = 0 THEN 'waiting'
               ELSE 'running' END::run_status AS derived
   FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
@@ -206,8 +206,8 @@ WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'com
   AND NOT EXISTS (SELECT FROM timer m WHERE m.run_id = r.run_id AND NOT m.is_deadline)
   AND NOT EXISTS (SELECT FROM approval a WHERE a.run_id = r.run_id AND a.status = 'waiting')
   AND NOT EXISTS (SELECT FROM parked_task p WHERE p.run_id = r.run_id AND p.resolved_at IS NULL)
-  AND NOT EXISTS (SELECT FROM task t WHERE t.run_id = r.run_id AND t.withheld IS NOT NULL AND (r.control & 35 > 0 OR CASE WHEN t.task < 10000 THEN t.task WHEN t.task < 200000000 THEN t.task / 10000 - 1 END = ANY(r.paused_tasks)))
-  AND NOT EXISTS (SELECT FROM run_permit p WHERE p.run_id = r.run_id AND p.granted_at IS NULL AND r.control & 128 > 0)
+  AND NOT EXISTS (SELECT FROM task t WHERE t.run_id = r.run_id AND t.withheld IS NOT NULL AND (r.control & 35 /* PAUSES */ > 0 OR CASE WHEN t.task < 10000 THEN t.task WHEN t.task < 200000000 THEN t.task / 10000 - 1 END = ANY(r.paused_tasks)))
+  AND NOT EXISTS (SELECT FROM run_permit p WHERE p.run_id = r.run_id AND p.granted_at IS NULL AND r.control & 128 /* AWAITS_PERMIT */ > 0)
   AND NOT EXISTS (SELECT FROM signal_wait w WHERE w.run_id = r.run_id)
   AND NOT EXISTS (SELECT FROM pool_waiter w WHERE w.run_id = r.run_id)
   AND NOT EXISTS (
@@ -252,7 +252,7 @@ WHERE NOT EXISTS (SELECT FROM task t WHERE t.run_id = m.run_id AND t.task = m.ta
 -- name: find_wrong_cancels
 -- Of a run that was cancelled, and that cleans up, nothing but its clean-ups is open; and it has no deadline any more.
 SELECT count(*)::int, (array_agg(what))[1:3]
-FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id AND r.control & 64 > 0
+FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id AND r.control & 64 /* CANCELLING */ > 0
 JOIN workflow_version v ON v.version_id = r.version_id
 CROSS JOIN LATERAL (
   SELECT r.run_id || ' task ' || s.name || ': is ' || coalesce(t.status, 'pending') || ', and the run was cancelled' AS what
@@ -324,27 +324,27 @@ SELECT count(*)::int, (array_agg(what))[1:3]
 FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN run r ON r.run_id = given.run_id
 CROSS JOIN LATERAL (
   SELECT r.run_id || ' task ' || t.task || ': withheld, and nothing pauses the run' AS what
-  FROM task t WHERE t.run_id = r.run_id AND t.withheld <> 'room' AND r.control & 163 = 0 AND NOT CASE WHEN t.task < 10000 THEN t.task WHEN t.task < 200000000 THEN t.task / 10000 - 1 END = ANY(coalesce(r.paused_tasks, '{}'))
+  FROM task t WHERE t.run_id = r.run_id AND t.withheld <> 'room' AND r.control & 163 /* WITHHOLDS */ = 0 AND NOT CASE WHEN t.task < 10000 THEN t.task WHEN t.task < 200000000 THEN t.task / 10000 - 1 END = ANY(coalesce(r.paused_tasks, '{}'))
   UNION ALL
   SELECT r.run_id || ': is paused to be moved, and no bulk has it in hand'
-  WHERE r.control & 32 > 0 AND r.finished_at IS NULL
+  WHERE r.control & 32 /* MOVING */ > 0 AND r.finished_at IS NULL
     AND NOT EXISTS (SELECT FROM bulk_item b WHERE b.act = 'move' AND b.item_id = r.run_id AND b.outcome IS NULL)
     AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = r.run_id AND i.applied_at IS NULL AND i.kind IN ('migrated', 'resumed'))
   UNION ALL
-  SELECT r.run_id || ': tasks of it are paused, and its control says otherwise' WHERE (r.control & 16 > 0) <> (r.paused_tasks IS NOT NULL)
+  SELECT r.run_id || ': tasks of it are paused, and its control says otherwise' WHERE (r.control & 16 /* TASKS_PAUSED */ > 0) <> (r.paused_tasks IS NOT NULL)
   UNION ALL
   SELECT r.run_id || ' task ' || p.task || ': is paused, and nobody is known to have said so'
   FROM unnest(r.paused_tasks) AS p (task)
   WHERE (SELECT h.kind FROM history h WHERE h.run_id = r.run_id AND h.task = p.task AND h.kind IN ('paused', 'resumed')
          ORDER BY h.row_version DESC LIMIT 1) IS DISTINCT FROM 'paused'
   UNION ALL
-  SELECT r.run_id || ': ' || CASE WHEN r.control & 35 > 0 THEN 'is paused, and nobody is known to have said so' ELSE 'is not paused as was said last' END
+  SELECT r.run_id || ': ' || CASE WHEN r.control & 35 /* PAUSES */ > 0 THEN 'is paused, and nobody is known to have said so' ELSE 'is not paused as was said last' END
   FROM (SELECT coalesce(bit_or((h.detail ->> 'scope')::int) FILTER (WHERE h.kind = 'paused' AND NOT EXISTS (
                  SELECT FROM history e WHERE e.run_id = h.run_id AND e.row_version > h.row_version
                    AND (e.kind = 'resumed' AND e.detail ->> 'scope' = h.detail ->> 'scope'
                         OR e.kind IN ('migrated', 'migration_refused') AND e.detail ->> 'resumes' = h.detail ->> 'scope'))), 0) AS said
         FROM history h WHERE h.run_id = r.run_id AND h.kind = 'paused' AND h.task IS NULL) AS told
-  WHERE r.finished_at IS NULL AND told.said <> r.control & 35) AS wrong;
+  WHERE r.finished_at IS NULL AND told.said <> r.control & 35 /* PAUSES */) AS wrong;
 
 -- name: find_wrong_permits
 -- An open run of a workflow with a limit has its permit, unless it is in line for one; what it was given, it is told; and whoever has ended holds none.
@@ -358,7 +358,7 @@ FROM (
        WHEN p.granted_at IS NULL THEN ' is in line for a permit of ' || p.workflow || ', and does not wait for one'
        ELSE ' was given a permit of ' || p.workflow || ', and nothing tells it' END
    FROM (SELECT * FROM run_permit ORDER BY run_id LIMIT %(limit)s) p JOIN run r ON r.run_id = p.run_id AND r.finished_at IS NULL
-   WHERE (p.granted_at IS NULL) <> (r.control & 128 > 0)
+   WHERE (p.granted_at IS NULL) <> (r.control & 128 /* AWAITS_PERMIT */ > 0)
      AND (p.granted_at IS NULL OR NOT EXISTS (
        SELECT FROM inbox i WHERE i.run_id = p.run_id AND i.kind = 'permitted' AND i.applied_at IS NULL)))
   UNION ALL

@@ -2,22 +2,22 @@
 
 -- name: read_run
 -- The run, which of its tasks have ended, what ended or stopped it as a whole, and the pauses of it that have not ended.
-SELECT r.version_id, r.status::text, r.control & 64 > 0, r.updated_at, clock_timestamp(), r.deadline_at,
+SELECT r.version_id, r.status::text, r.control & 64 /* CANCELLING */ > 0, r.updated_at, clock_timestamp(), r.deadline_at,
        ARRAY(SELECT task FROM task t WHERE t.run_id = r.run_id AND (t.task < 10000 OR t.task >= 200000000)
              AND t.status IN ('completed', 'failed', 'skipped', 'cancelled')),
-       CASE WHEN r.status IN ('failed', 'cancelled', 'terminated', 'cancelling', 'compensating', 'compensated', 'compensation_failed', 'needs_attention') OR r.control & 64 > 0 THEN (
+       CASE WHEN r.status IN ('failed', 'cancelled', 'terminated', 'cancelling', 'compensating', 'compensated', 'compensation_failed', 'needs_attention') OR r.control & 64 /* CANCELLING */ > 0 THEN (
          SELECT json_build_object('kind', h.kind, 'at', h.at, 'actor', coalesce(h.actor, ''), 'detail', h.detail)::text FROM history h
          WHERE h.run_id = r.run_id AND (h.kind IN ('cancelled', 'terminated', 'isolated') OR (h.kind = 'due' AND h.task IS NULL)) ORDER BY h.row_version DESC LIMIT 1) END,
        CASE WHEN r.status = 'needs_attention' THEN (
          SELECT d.dead_letter_id FROM dead_letter d
          WHERE d.run_id = r.run_id AND d.kind = 'record' AND d.status = 'parked' ORDER BY d.created_at DESC LIMIT 1) END,
-       CASE WHEN r.control & 51 > 0 THEN (
+       CASE WHEN r.control & 51 /* PAUSES | TASKS_PAUSED */ > 0 THEN (
          SELECT json_agg(json_build_object('at', p.at, 'actor', coalesce(p.actor, ''), 'detail', p.detail, 'task', p.task) ORDER BY p.row_version)::text
          FROM (SELECT DISTINCT ON (h.detail ->> 'scope', h.task) h.* FROM history h
                WHERE h.run_id = r.run_id AND h.kind = 'paused' AND (h.detail ->> 'scope')::int & r.control > 0
                  AND (h.task IS NULL OR h.task = ANY(r.paused_tasks))
                ORDER BY h.detail ->> 'scope', h.task, h.row_version DESC) AS p) END,
-       r.control & 128 > 0
+       r.control & 128 /* AWAITS_PERMIT */ > 0
 FROM run r WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;
 
 -- name: read_tasks

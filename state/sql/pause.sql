@@ -42,7 +42,7 @@ SELECT workflow, paused_by, reason FROM workflow_pause WHERE namespace = $1 AND 
 -- When somebody last paused or resumed a workflow, or long ago when only a run is left that is paused with one; null while no run can be
 -- out of line.
 SELECT coalesce((SELECT max(greatest(paused_at, resumed_at)) FROM workflow_pause),
-                (SELECT to_timestamp(0) WHERE EXISTS (SELECT FROM run WHERE control & 2 > 0)));
+                (SELECT to_timestamp(0) WHERE EXISTS (SELECT FROM run WHERE control & 2 /* WORKFLOW_PAUSED */ > 0)));
 
 -- name: find_unpaused
 -- Open runs of paused workflows that nobody has told so, oldest first, $1 at most. What was asked and is not applied comes first.
@@ -50,7 +50,7 @@ SELECT r.run_id, p.reason, p.paused_by
 FROM run r
 JOIN workflow_version v ON v.version_id = r.version_id
 JOIN workflow_pause p ON p.namespace = v.namespace AND p.workflow = v.name AND p.resumed_at IS NULL
-WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'cancelling', 'needs_attention') AND r.control & 2 = 0
+WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'compensating', 'cancelling', 'needs_attention') AND r.control & 2 /* WORKFLOW_PAUSED */ = 0
   AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = r.run_id AND i.applied_at IS NULL AND i.kind IN ('paused', 'resumed'))
 ORDER BY r.run_id LIMIT $1;
 
@@ -61,7 +61,7 @@ SELECT r.run_id, coalesce(p.resume_reason, 'its workflow is not paused any more'
 FROM run r
 JOIN workflow_version v ON v.version_id = r.version_id
 LEFT JOIN workflow_pause p ON p.namespace = v.namespace AND p.workflow = v.name
-WHERE r.control & 2 > 0 AND (p.workflow IS NULL OR p.resumed_at IS NOT NULL)
+WHERE r.control & 2 /* WORKFLOW_PAUSED */ > 0 AND (p.workflow IS NULL OR p.resumed_at IS NOT NULL)
   AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = r.run_id AND i.applied_at IS NULL AND i.kind IN ('paused', 'resumed'))
 ORDER BY r.run_id LIMIT $1;
 
@@ -70,7 +70,7 @@ ORDER BY r.run_id LIMIT $1;
 DELETE FROM workflow_pause p WHERE p.resumed_at < now() - make_interval(secs => $1)
   AND NOT EXISTS (
     SELECT FROM run r JOIN workflow_version v ON v.version_id = r.version_id AND v.namespace = p.namespace AND v.name = p.workflow
-    WHERE r.control & 2 > 0);
+    WHERE r.control & 2 /* WORKFLOW_PAUSED */ > 0);
 
 -- == queues
 -- name: pause_queue

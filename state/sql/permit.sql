@@ -69,7 +69,7 @@ SELECT r.run_id, r.version_id, r.input::text,
        EXISTS (SELECT FROM inbox i WHERE i.run_id = r.run_id AND i.kind = 'permitted' AND i.applied_at IS NULL)
 FROM run r
 WHERE EXISTS (SELECT FROM workflow WHERE runs_max IS NOT NULL)
-  AND r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention') AND r.control & 128 > 0
+  AND r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention') AND r.control & 128 /* AWAITS_PERMIT */ > 0
   AND r.updated_at < now() - interval '1 second' AND NOT EXISTS (SELECT FROM run_permit p WHERE p.run_id = r.run_id)
 LIMIT $1 FOR NO KEY UPDATE OF r SKIP LOCKED;
 

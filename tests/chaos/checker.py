@@ -28,6 +28,7 @@ from tests.chaos.facts import (
 from tests.chaos.operator_rules import bulks, pauses, versions
 from tests.chaos.pool_rules import pools
 from tests.chaos.run_rules import children, deadlines, repeats, sagas
+from tests.control_bits import CANCELLING, OVERDUE, PAUSES, TERMINATED
 
 LEASE_SECONDS: Final = 2.0
 SETTLE_SECONDS: Final = 15.0
@@ -171,22 +172,22 @@ def pure_status(facts: Facts) -> Found:
 
 def _status(counts: Counter[str], control: int, undone: dict[int, str]) -> str:
     if all(status in TERMINAL for status in counts):
-        if control & 4:
+        if control & TERMINATED:
             return "terminated"
         if undone and all(status in TERMINAL for status in undone.values()):
             return "compensation_failed" if "failed" in undone.values() else "compensated"
-        if undone and not control & 35:
+        if undone and not control & PAUSES:
             return "compensating"
         if undone:
             return "pausing" if {"queued", "running"} & set(undone.values()) else "paused"
-        if control & 8:
+        if control & OVERDUE:
             return "failed"
-        if control & 64 and not counts["failed"]:
+        if control & CANCELLING and not counts["failed"]:
             return "cancelled"
         return next((status for status in ("failed", "cancelled") if counts[status]), "completed")
-    if control & 35:
+    if control & PAUSES:
         return "pausing" if counts["queued"] + counts["running"] else "paused"
-    if control & 64:
+    if control & CANCELLING:
         return "cancelling"
     busy = counts["queued"] + counts["running"] + counts["pending"]
     return "waiting" if counts["waiting"] and not busy else "running"

@@ -10,6 +10,15 @@ import msgspec
 from headrace.machine.place import ITEMS_MAX, compensation_of, is_compensation, is_item, task_of
 from headrace.messages import Lost, decode_event
 from headrace.messages import effect_key as name_effect
+from tests.control_bits import (
+    AWAITS_PERMIT,
+    CANCELLING,
+    OVERDUE,
+    PAUSES,
+    TERMINATED,
+    WITHHOLDS,
+    WORKFLOW_PAUSED,
+)
 from tests.simulation.kafka import Stored
 from tests.simulation.postgres import Row, Transaction
 
@@ -77,7 +86,7 @@ class Checker:
         if after is not None and before is None:
             version = self._scene.versions[after["version_id"]]
             since = self._paused_since.get((after["namespace"], version.name))
-            if since is not None and since <= transaction.now and not after["control"] & 2:
+            if since is not None and since <= transaction.now and not after["control"] & WORKFLOW_PAUSED:
                 self.say(f"I25 run {_name(key)} began as if its workflow were not paused")
         if before is None or after is None:
             return
@@ -89,7 +98,9 @@ class Checker:
         if after["version_id"] != before["version_id"] and "migrated" not in kinds:
             self.say(f"I19 run {_name(key)} is on another version, and nobody has moved it")
         due_at = before.get("deadline_at")
-        if after["control"] & ~before["control"] & 8 and (due_at is None or due_at > self._scene.postgres.clock()):
+        if after["control"] & ~before["control"] & OVERDUE and (
+            due_at is None or due_at > self._scene.postgres.clock()
+        ):
             self.say(f"I10 run {_name(key)} ended by its deadline, which is at {due_at}")
 
     def _told_of(self, run_id: bytes, transaction: Transaction) -> set[str]:
@@ -135,9 +146,9 @@ class Checker:
         run = transaction.writes.get(("run", key[:1])) or {}
         kinds = self._told_of(key[0], transaction)
         is_out = after["status"] not in ENDS  # what failed while it was withheld went to nobody
-        if is_out and run.get("control", 0) & 163 and not kinds & {"resumed", "permitted"}:
+        if is_out and run.get("control", 0) & WITHHOLDS and not kinds & {"resumed", "permitted"}:
             before_it = self._scene.postgres.tables["run"].get(key[:1])
-            if before_it is None or before_it["control"] & 163:
+            if before_it is None or before_it["control"] & WITHHOLDS:
                 self.say(f"I25 task {_name(key)} was handed out, and its run is paused, or waits for its permit")
         if is_compensation(key[1]):
             self._see_undone(key, transaction)
@@ -190,7 +201,7 @@ class Checker:
         begun = Counter(
             self._scene.versions[run["version_id"]].name
             for run in runs.values()
-            if run is not None and run["status"] not in RUN_ENDS and not run["control"] & 128
+            if run is not None and run["status"] not in RUN_ENDS and not run["control"] & AWAITS_PERMIT
         )
         for line, count in held.items():
             limit = next(plan.limit for plan in self._scene.versions.values() if plan.name == line[1])
@@ -347,7 +358,7 @@ class Checker:
 
     def _check_cancel(self, run_id: bytes, run: Row) -> None:
         """What was cancelled and goes on cleans up, and behind something that had begun."""
-        if not run["control"] & 64:
+        if not run["control"] & CANCELLING:
             return
         tasks, plan = self._scene.postgres.tables["task"], self._scene.plan_of(run_id)
         for spec in plan.tasks:
@@ -589,20 +600,20 @@ def derive(total: int, states: Counter[str], attention: bool, control: int, undo
     if attention:
         return "needs_attention"
     if sum(states[end] for end in ENDS) == total:
-        if control & 4:
+        if control & TERMINATED:
             return "terminated"
         if undone:
             is_done = all(status in ENDS for status in undone)
             if is_done:
                 return "compensation_failed" if "failed" in undone else "compensated"
-            if not control & 35:
+            if not control & PAUSES:
                 return "compensating"
             return "pausing" if states["queued"] or states["running"] else "paused"
-        is_cancelled = states["cancelled"] or control & 64
-        return "failed" if states["failed"] or control & 8 else "cancelled" if is_cancelled else "completed"
-    if control & 35:
+        is_cancelled = states["cancelled"] or control & CANCELLING
+        return "failed" if states["failed"] or control & OVERDUE else "cancelled" if is_cancelled else "completed"
+    if control & PAUSES:
         return "pausing" if states["queued"] or states["running"] else "paused"
-    if control & 64:
+    if control & CANCELLING:
         return "cancelling"
     is_busy = states["queued"] or states["running"] or states["pending"]
     return "waiting" if states["waiting"] and not is_busy else "running"

@@ -27,6 +27,7 @@ from state.requests import Kind, request
 from state.signals import Message, send_signal
 from state.starts import start_run
 from state.store import Store
+from tests.control_bits import PAUSES
 from tests.simulation.ledger import Ledger
 from tests.simulation.operators import Operator
 from tests.simulation.postgres_clients import AsyncConnection
@@ -341,7 +342,7 @@ class Client:
         while True:
             await asyncio.sleep(0.3)
             for (run_id,), run in list(self._scene.postgres.tables["run"].items()):
-                if run["control"] & 35 and self._whims.random() < 0.2:
+                if run["control"] & PAUSES and self._whims.random() < 0.2:
                     await self._until_told(partial(self._act, act=resume_run, run_id=str(UUID(bytes=run_id))))
                 if run.get("paused_tasks") and self._whims.random() < 0.2:
                     paused = (str(UUID(bytes=run_id)), run["paused_tasks"])

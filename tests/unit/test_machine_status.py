@@ -3,15 +3,22 @@
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import reduce
 from itertools import product
+from operator import or_
 from pathlib import Path
 
 import pytest
 
 from headrace.machine import RunStatus, TaskStatus, derive_status
+from headrace.machine import status as of_the_machine
 from headrace.machine.status import RUN_TERMINAL, TERMINAL
+from tests import control_bits
 
-SPINE = Path(__file__).parents[2] / "state" / "migrations" / "0001_spine.sql"
+STATE = Path(__file__).parents[2] / "state"
+SPINE = STATE / "migrations" / "0001_spine.sql"
+MASKS = re.compile(r"\bcontrol\b\s*[&|#]\s*(\d+)(?: /\* ([A-Z_ |]+) \*/)?")
+"""In SQL: bits of `control`, and their names in a comment."""
 PRESENT = list(product((0, 1, 2), repeat=len(TaskStatus)))
 """How many tasks are in each state, up to two of each."""
 
@@ -52,3 +59,17 @@ def test_statuses_equal_the_enums_in_postgres(name: str, statuses: type[StrEnum]
     found = re.search(rf"CREATE TYPE {name} AS ENUM \(([^)]*)\)", SPINE.read_text())
     assert found is not None
     assert re.findall(r"'([^']*)'", found[1]) == [status.value for status in statuses]
+
+
+def test_each_number_that_sql_asks_of_control_is_what_the_code_calls_so():
+    found = [(file.name, *mask.groups()) for file in STATE.rglob("*.sql") for mask in MASKS.finditer(file.read_text())]
+    assert {file for file, _, _ in found} >= {"0001_spine.sql", "doctor.sql", "explain.sql", "pause.sql", "permit.sql"}
+    for file, number, names in found:
+        assert names is not None, f"{file}: control & {number} says no name"
+        bits = [getattr(of_the_machine, name) for name in names.split(" | ")]
+        assert int(number) == reduce(or_, bits), f"{file}: control & {number} is not {names}"
+
+
+def test_the_bits_that_checkers_know_are_those_of_the_code():
+    said = {name: value for name, value in vars(control_bits).items() if name.isupper()}
+    assert said == {name: getattr(of_the_machine, name) for name in said}

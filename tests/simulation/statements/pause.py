@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from state.sql import load
+from tests.control_bits import WORKFLOW_PAUSED
 from tests.simulation.postgres import Row, Transaction, instant
 from tests.simulation.statements.registry import claimable, given, model, text
 
@@ -56,7 +57,7 @@ def find_paused(t: Transaction, namespace: str, workflows: list[str]) -> list[tu
 @model
 def last_change(t: Transaction) -> list[tuple[Any, ...]]:
     changes = [max(row["paused_at"], row["resumed_at"] or 0) for _, row in t.rows("workflow_pause")]
-    is_left = any(run["control"] & 2 for _, run in t.rows("run"))
+    is_left = any(run["control"] & WORKFLOW_PAUSED for _, run in t.rows("run"))
     return [(instant(max(changes) if changes else 0 if is_left else None),)]
 
 
@@ -68,7 +69,7 @@ def _unasked(t: Transaction, *, is_paused: bool) -> list[tuple[UUID, Row, Row | 
     found = []
     for (run_id,), run in sorted(t.rows("run")):
         version = t.get("workflow_version", run["version_id"]) or {}
-        if run_id not in asked and is_paused == bool(run["control"] & 2):
+        if run_id not in asked and is_paused == bool(run["control"] & WORKFLOW_PAUSED):
             found.append((UUID(bytes=run_id), run, t.get("workflow_pause", run["namespace"], version["name"])))
     return found
 
@@ -100,7 +101,7 @@ def forget_pauses(t: Transaction, seconds: float) -> list[tuple[Any, ...]]:
     paused = {
         (run["namespace"], (t.get("workflow_version", run["version_id"]) or {})["name"])
         for _, run in t.rows("run")
-        if run["control"] & 2
+        if run["control"] & WORKFLOW_PAUSED
     }
     for key, row in t.rows("workflow_pause"):
         if row["resumed_at"] is not None and row["resumed_at"] < t.now - seconds * 1_000_000 and key not in paused:

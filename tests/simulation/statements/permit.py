@@ -4,6 +4,7 @@ import json
 from typing import Any
 from uuid import UUID
 
+from tests.control_bits import AWAITS_PERMIT
 from tests.simulation.postgres import Row, Transaction
 from tests.simulation.statements.inbox import new_request
 from tests.simulation.statements.registry import OPEN_RUN, given, model
@@ -131,7 +132,7 @@ def find_unlisted(t: Transaction, most: int) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     told = {row["run_id"] for _, row in t.rows("inbox") if row["kind"] == "permitted" and row["applied_at"] is None}
     for key, run in t.rows("run"):
-        is_settled = run["status"] in OPEN_RUN and run["control"] & 128 and t.is_free("run", key)
+        is_settled = run["status"] in OPEN_RUN and run["control"] & AWAITS_PERMIT and t.is_free("run", key)
         if is_settled and t.get("run_permit", *key) is None and len(found) < most:
             t.lock("run", key)
             found.append((UUID(bytes=key[0]), run["version_id"], run["input"], key[0] in told))

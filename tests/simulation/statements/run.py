@@ -3,6 +3,7 @@
 from typing import Any, Final
 from uuid import UUID
 
+from tests.control_bits import PAUSES
 from tests.simulation.postgres import Transaction, instant
 from tests.simulation.statements.registry import PAUSED, RUN_ENDS, given, model, must, refuse, text, unique
 
@@ -37,7 +38,8 @@ def save_runs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
             "control": row["controls"], "finished_at": t.now if status in RUN_ENDS else None,
         }  # fmt: skip
         refuse(
-            (row["controls"] & 35 > 0) == (status in PAUSED) or status == "needs_attention", "run_paused_is_its_status"
+            (row["controls"] & PAUSES > 0) == (status in PAUSED) or status == "needs_attention",
+            "run_paused_is_its_status",
         )
         t.put("run", key, changed)
     return []
