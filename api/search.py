@@ -3,9 +3,9 @@ history over all runs."""
 
 from collections import defaultdict
 from datetime import datetime
-from typing import Annotated
-from uuid import UUID
+from typing import Annotated, TypedDict
 
+import msgspec
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
@@ -142,51 +142,67 @@ def _next(
 
 
 # == as they are shown =================================================================================================
+class _OfRun(TypedDict):
+    run_id: str
+    workflow: str
+    version: int
+    run_status: RunStatus
+
+
+class _OfTask(_OfRun):
+    task_id: str
+    queue: str
+    attempt: int
+    token: int
+    error: msgspec.Raw
+
+
+def _of_run(row: TaskFound | AttemptFound | EventFound, plan: Plan) -> _OfRun:
+    return {
+        "run_id": str(row.run_id),
+        "workflow": plan.name,
+        "version": plan.version,
+        "run_status": RunStatus(row.run_status),
+    }
+
+
+def _of_task(row: TaskFound | AttemptFound, plan: Plan) -> _OfTask:
+    return {
+        **_of_run(row, plan),
+        "task_id": f"{row.run_id}.{plan.name_of(row.task)}",
+        "queue": plan.at(row.task).queue,
+        "attempt": row.attempt,
+        "token": row.token,
+        "error": raw(row.error),
+    }
+
+
 def _task(row: TaskFound, plan: Plan) -> TaskItem:
     return TaskItem(
-        task_id=_task_id(row.run_id, plan, row.task),
-        run_id=str(row.run_id),
-        workflow=plan.name,
-        version=plan.version,
-        run_status=RunStatus(row.run_status),
+        **_of_task(row, plan),
         name=plan.name_of(row.task),
-        queue=plan.at(row.task).queue,
         status=TaskStatus(row.status),
-        attempt=row.attempt,
-        token=row.token,
         due_at=row.due_at,
         changed_at=row.changed_at,
         pool=row.pool,
-        error=raw(row.error),
     )
 
 
 def _attempt(row: AttemptFound, plan: Plan) -> AttemptItem:
     return AttemptItem(
-        task_id=_task_id(row.run_id, plan, row.task),
-        run_id=str(row.run_id),
-        workflow=plan.name,
-        version=plan.version,
-        run_status=RunStatus(row.run_status),
+        **_of_task(row, plan),
         task=plan.name_of(row.task),
-        queue=plan.at(row.task).queue,
-        attempt=row.attempt,
-        token=row.token,
         outcome=row.outcome,
         worker=row.worker,
         started_at=row.started_at,
         finished_at=row.finished_at,
         ended_at=row.ended_at,
-        error=raw(row.error),
     )
 
 
 def _event(row: EventFound, plan: Plan) -> EventItem:
     return EventItem(
-        run_id=str(row.run_id),
-        workflow=plan.name,
-        version=plan.version,
-        run_status=RunStatus(row.run_status),
+        **_of_run(row, plan),
         row_version=row.row_version,
         at=row.at,
         kind=row.kind,
@@ -195,7 +211,3 @@ def _event(row: EventFound, plan: Plan) -> EventItem:
         actor=row.actor,
         detail=raw(row.detail),
     )
-
-
-def _task_id(run_id: UUID, plan: Plan, task: int) -> str:
-    return f"{run_id}.{plan.name_of(task)}"
