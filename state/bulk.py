@@ -121,6 +121,7 @@ async def stop_bulk(connection: Connection, namespace: str, bulk_id: UUID, *, ac
     over, or was stopped before.
     """
     given = {"bulk_id": bulk_id, "namespace": namespace, "actor": actor}
+    await connection.execute(SQL.text("lock_bulk"), given)
     cursor = await connection.execute(SQL.text("stop_bulk"), given)
     if await cursor.fetchone() is None:
         await get_bulk(connection, namespace, bulk_id)

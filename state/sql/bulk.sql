@@ -60,8 +60,12 @@ SELECT later, count(*)::int FROM bulk_item_later WHERE bulk_id = %(bulk_id)s AND
 SELECT reason, count(*)::int FROM bulk_item WHERE bulk_id = %(bulk_id)s AND outcome = 'refused'
 GROUP BY reason ORDER BY count(*) DESC, reason LIMIT %(limit)s;
 
+-- name: lock_bulk
+-- Waits for a step under way. A statement of its own: one that waits for a row does not see what was committed to others meanwhile.
+SELECT FROM bulk WHERE bulk_id = %(bulk_id)s AND namespace = %(namespace)s FOR UPDATE;
+
 -- name: stop_bulk
--- What has not had its turn yet stays as it is. Waits for a step under way. One that has paused runs to move them is over once it has let them go.
+-- Of one that is locked. What has not had its turn yet stays as it is. One that has paused runs to move them is over once it has let them go.
 UPDATE bulk SET stopped_by = %(actor)s, next_at = now(),
   finished_at = CASE WHEN NOT EXISTS (SELECT FROM bulk_item i WHERE i.bulk_id = bulk.bulk_id AND i.outcome IS NULL AND i.asked_at IS NOT NULL) THEN now() END
 WHERE bulk_id = %(bulk_id)s AND namespace = %(namespace)s AND finished_at IS NULL AND stopped_by IS NULL

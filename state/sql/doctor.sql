@@ -328,7 +328,8 @@ CROSS JOIN LATERAL (
   UNION ALL
   SELECT r.run_id || ': is paused to be moved, and no bulk has it in hand'
   WHERE r.control & 32 /* MOVING */ > 0 AND r.finished_at IS NULL
-    AND NOT EXISTS (SELECT FROM bulk_item b WHERE b.act = 'move' AND b.item_id = r.run_id AND b.outcome IS NULL)
+    AND NOT EXISTS (SELECT FROM bulk_item b JOIN bulk USING (bulk_id)
+                    WHERE b.act = 'move' AND b.item_id = r.run_id AND b.outcome IS NULL AND bulk.finished_at IS NULL)
     AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = r.run_id AND i.applied_at IS NULL AND i.kind IN ('migrated', 'resumed'))
   UNION ALL
   SELECT r.run_id || ': tasks of it are paused, and its control says otherwise' WHERE (r.control & 16 /* TASKS_PAUSED */ > 0) <> (r.paused_tasks IS NOT NULL)

@@ -39,7 +39,7 @@ ABORT_SECONDS: Final = LEASE_SECONDS + 8.0
 """A body may begin this long after the cancel was applied: its command was out already."""
 EXAMINED: Final = (
     "statuses", "attempts", "tokens", "history", "ended", "pools", "maps", "children", "waits", "joins", "approvals",
-    "orphan_approvals", "parked", "unparked", "orphan_timers", "dead_letters", "triggers",
+    "orphan_approvals", "pauses", "parked", "unparked", "orphan_timers", "dead_letters", "triggers",
 )  # fmt: skip
 """Checks of the doctor that are of runs; the others are of processes, which have just been hurt."""
 REQUESTS: Final = {

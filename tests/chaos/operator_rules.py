@@ -134,7 +134,9 @@ def _turns(facts: Facts, bulk: Row, items: list[Row], asked: dict[str, list[Row]
         told = asked.get(run_id, [])
         if bulk["act"] == "move":  # which pauses a run first, and lets go those that it does not move
             beside = Counter(row["kind"] for row in told if row["kind"] != kind)
-            if any(times > 1 for times in beside.values()) or not beside.keys() <= {"paused", "resumed"}:
+            # One that ended meanwhile is paused no more, and was asked again when it went on after all.
+            times_max = 1 + len(facts.of_run(run_id, "replayed", "resolved", "reran"))
+            if any(times > times_max for times in beside.values()) or not beside.keys() <= {"paused", "resumed"}:
                 yield f"a run was asked {dict(beside)} for its move", f"{reason}: {run_id}"
             told = [row for row in told if row["kind"] == kind]
         if len(told) != (run_id in done) or any(row["kind"] != kind for row in told):

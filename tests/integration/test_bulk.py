@@ -32,6 +32,13 @@ class Bulk(Desk):
                 await asyncio.sleep(0.01)
         return dict(progress)
 
+    async def until_something_waits(self, seconds: float = 30) -> None:
+        """For a lock of Postgres."""
+        deadline = time.monotonic() + seconds
+        while not self.query("SELECT 1 FROM pg_locks WHERE NOT granted"):
+            assert time.monotonic() < deadline, "nothing waits"
+            await asyncio.sleep(0.01)
+
     async def items(self, bulk_id: str, **query: Any) -> list[dict[str, Any]]:
         return list((await self.read(f"/bulk/{bulk_id}/items", limit=200, **query))["items"])
 
@@ -265,6 +272,9 @@ async def test_the_doctor_finds_a_run_that_was_paused_for_a_move_and_that_nobody
     await bulk.step()
     await bulk.apply_requests()
     assert await wrong(bulk) == []
+    bulk.query("UPDATE bulk SET finished_at = now()")
+    (found,) = await wrong(bulk)
+    assert "is paused to be moved, and no bulk has it in hand" in found
     bulk.query("DELETE FROM bulk_item")
     (found,) = await wrong(bulk)
     assert "is paused to be moved, and no bulk has it in hand" in found
@@ -292,6 +302,21 @@ async def test_a_move_that_is_stopped_or_takes_too_long_lets_go_what_it_paused(b
     await bulk.apply_requests()
     run = await bulk.read(f"/runs/{slow}")
     assert (run["version"], run["status"]) == (1, "running")
+
+
+async def test_a_move_that_is_stopped_in_the_middle_of_a_step_lets_go_what_that_step_paused(bulk: Bulk) -> None:
+    run_id = await bulk.start()
+    await bulk.post("/workflows", {**ORDERS, "description": "other"}, status=201)
+    asked = await bulk.ask("move")
+    async with bulk.connection() as connection, connection.transaction():
+        assert await step(connection, bulk.store, bulk.plans) == 1
+        stopping = asyncio.create_task(bulk.post(f"/bulk/{asked['bulk_id']}/stop", status=200))
+        await bulk.until_something_waits()
+    assert (await stopping)["status"] == "running", "it has paused a run"
+    await bulk.apply_requests()
+    assert (await bulk.over(asked["bulk_id"]))["stopped"] == 1
+    await bulk.apply_requests()
+    assert await bulk.statuses(run_id) == ["running"]
 
 
 async def test_a_run_that_ends_or_is_paused_by_a_person_meanwhile_is_no_trouble_for_its_move(bulk: Bulk) -> None:

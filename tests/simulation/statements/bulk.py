@@ -41,8 +41,13 @@ def note_selected(t: Transaction, *, bulk_id: UUID, selected: int, **_: Any) -> 
 
 
 @model
-def stop_bulk(t: Transaction, *, bulk_id: UUID, namespace: str, actor: str) -> list[tuple[Any, ...]]:
+def lock_bulk(t: Transaction, *, bulk_id: UUID, **_: Any) -> list[tuple[Any, ...]]:
     t.lock("bulk", (bulk_id.bytes,))
+    return []
+
+
+@model
+def stop_bulk(t: Transaction, *, bulk_id: UUID, namespace: str, actor: str) -> list[tuple[Any, ...]]:
     row = t.get("bulk", bulk_id.bytes)
     if row is None or row["finished_at"] is not None or row["stopped_by"] is not None:
         return []
