@@ -25,10 +25,6 @@ class Difference(NamedTuple):
     moved: tuple[str, ...]
     """Tasks that are in both and stand at another position, whatever else of them changed."""
 
-    @property
-    def is_empty(self) -> bool:
-        return not any(self)
-
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> Difference:
     """Tasks stand in the order of the definition they are in; those in both, in that of the newer one.

@@ -21,7 +21,6 @@ from state.queries.rows import Connection, fetch_one
 from state.sql import load
 from state.store import Store
 
-LINK_MAX: Final = timedelta(days=30)
 _KEY_NAME: Final = "approval links"
 _SIGNATURE_BYTES: Final = 32
 _SQL: Final = load("approval")

@@ -103,8 +103,6 @@ class Shore:
     halted: threading.Event
     broker: Broker
     watchdog: Watchdog
-    on_assignment: Callable[[int], None]
-    """Hear how many partitions are owned now."""
     leasing: Trouble
     reading: Trouble
 
@@ -145,7 +143,6 @@ class Membership:
     def close(self) -> None:
         """Leave the group. Batches that are still out keep the epochs they came with."""
         self._leases = {}
-        self._shore.on_assignment(0)
         self._consumer.close()
 
     def rebuild(self, why: str) -> None:
@@ -172,7 +169,7 @@ class Membership:
             start = starts[place.topic, place.partition]
             place.offset = OFFSET_BEGINNING if start is None else start
         consumer.incremental_assign(assigned)
-        self._note_assignment("partitions assigned", assigned)
+        log.info("partitions assigned", **_by_topic(assigned))
 
     def _on_revoke(self, consumer: Consumer, revoked: list[TopicPartition]) -> None:
         gone = {(place.topic, place.partition) for place in revoked}
@@ -184,11 +181,7 @@ class Membership:
         }
         if revoked:
             consumer.incremental_unassign(revoked)
-            self._note_assignment("partitions revoked", revoked)
-
-    def _note_assignment(self, what: str, places: list[TopicPartition]) -> None:
-        self._shore.on_assignment(sum(len(held.epochs) for held in self._leases.values()))
-        log.info(what, **_by_topic(places))
+            log.info("partitions revoked", **_by_topic(revoked))
 
     def _insist_on_leases(self, wanted: dict[str, list[int]]) -> dict[Place, int | None]:
         """Lease until it works: an assignment without a lease is of no use."""

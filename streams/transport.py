@@ -34,7 +34,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from typing import Any, ClassVar, Final, Literal, Protocol, TypedDict, assert_never
+from typing import Any, Final, Literal, Protocol, assert_never
 
 import structlog
 from confluent_kafka import KafkaException
@@ -45,7 +45,7 @@ from streams.broker import Broker, Trouble
 from streams.inbox import Inbox
 from streams.membership import Granted, Membership, Rebuild, Shore, Watchdog
 
-__all__ = ["Batch", "Body", "Host", "Lease", "Stats", "Transport", "run"]
+__all__ = ["Batch", "Body", "Host", "Lease", "Transport", "run"]
 
 log = structlog.get_logger(__name__)
 
@@ -62,18 +62,6 @@ REBUILD_PAUSE_MAX_SECONDS: Final = 10.0
 """Rebuilds that follow one another without a single record between them wait twice as long each time, up to this."""
 
 
-class Stats(TypedDict):
-    """Counters since the process began; `assigned_partitions` and `last_rebuild_reason` are the state now."""
-
-    polls: int
-    """Reads that had records."""
-    records: int
-    rebuilds: int
-    last_rebuild_reason: str
-    """Empty while there was none."""
-    assigned_partitions: int
-
-
 class Host(Protocol):
     """What runs the bodies on the event loop."""
 
@@ -86,9 +74,6 @@ class Host(Protocol):
 
 class Transport:
     """One consumer thread for one event loop; create it on that loop, `start` it, `stop` it."""
-
-    stats: ClassVar[Stats] = Stats(polls=0, records=0, rebuilds=0, last_rebuild_reason="", assigned_partitions=0)
-    """Of the process: an engine process has one transport, and its metrics page finds the numbers here."""
 
     def __init__(
         self,
@@ -122,7 +107,6 @@ class Transport:
             halted=self._halted,
             broker=Broker(_admin_conf(self._conf), topic_ids, log_id),
             watchdog=watchdog,
-            on_assignment=self._note_assignment,
             leasing=Trouble("no lease for assigned partitions", "leases granted again"),
             reading=Trouble("cannot read", "reading again"),
         )
@@ -185,19 +169,11 @@ class Transport:
             except (Rebuild, KafkaException) as why:
                 if self._halted.is_set():
                     break
-                self._note_rebuild(str(why))
+                log.warning("rebuilding the consumer", why=str(why))
             finally:
                 membership.close()
             pause = REBUILD_PAUSE_SECONDS if membership.has_read else min(pause * 2, REBUILD_PAUSE_MAX_SECONDS)
             self._halted.wait(pause)
-
-    def _note_rebuild(self, why: str) -> None:
-        self.stats["rebuilds"] += 1
-        self.stats["last_rebuild_reason"] = why
-        log.warning("rebuilding the consumer", why=why)
-
-    def _note_assignment(self, partitions: int) -> None:
-        self.stats["assigned_partitions"] = partitions
 
     def _lease_on_loop(self, topic: str, topic_id: str, partitions: list[int]) -> Granted:
         future = asyncio.run_coroutine_threadsafe(_as_coroutine(self._lease, topic, topic_id, partitions), self._loop)
@@ -212,8 +188,6 @@ class Transport:
                     raise Rebuild("halted") from None
 
     def _hand_over(self, batches: list[Batch]) -> None:
-        self.stats["polls"] += 1
-        self.stats["records"] += sum(map(len, batches))
         for topic in self._inbox.put(batches):
             self._loop.call_soon_threadsafe(self._tell, topic)
 

@@ -6,7 +6,7 @@ What it is for: `headrace dev` and the demo without Java. What it cannot do:
   records; each start has its own `log_id`, since this log has no topic ids by which a client could tell.
 - It keeps 5 MiB or 100,000 batches of a partition and drops what is older without a word.
 - It has no requests that create, delete or describe topics. Topics are named at the start or by `create_topics`;
-  one that a client names first appears with AUTO_PARTITIONS partitions.
+  one that a client names first appears with four partitions.
 - It does not wake a waiting fetch: consumers set `fetch.wait.max.ms` to 10. No offsets by timestamp.
 
     python -m headrace.embedded.broker --port 9092 --topic headrace.events:16
@@ -29,8 +29,6 @@ from headrace.embedded.mock_cluster import MockCluster
 from headrace.embedded.process import ServerProcess, free_port, log_tail
 from headrace.errors import HeadraceError, UnavailableError
 
-AUTO_PARTITIONS = 4
-"""What the mock gives a topic that nobody created."""
 REBALANCE_DELAY_MS = 200
 SESSION_TIMEOUT_MS = 6_000
 HEARTBEAT_MS = 1_000

@@ -136,10 +136,6 @@ class Link:
         self._waits_for: set[str] = set()
         self._refusals: set[str] = set()
 
-    @property
-    def is_up(self) -> bool:
-        return self._trouble is None
-
     def down(self, reason: str) -> None:
         with self._lock:
             first, self._trouble = self._trouble is None, reason
