@@ -287,7 +287,7 @@ class Rows:
         if isinstance(event, Reran):
             self._rerun(run, event, run.row_version + 1)
         elif isinstance(event, Migrated) and transition.plan is not None:
-            self._migrate(run, event, run.row_version + 1)
+            self._migrate(run, event, transition.plan, run.row_version + 1)
         run.apply(transition)
         self.runs.setdefault(run.key, run)
         ended = self._act(run, transition, event)
@@ -638,12 +638,12 @@ class Rows:
         if outputs := self.rows.get("save_outputs"):  # also one kept earlier in this batch
             self.rows["save_outputs"] = [row for row in outputs if row[0] != run.run_id]
 
-    def _migrate(self, run: StoredRun, event: Migrated, row_version: int) -> None:
+    def _migrate(self, run: StoredRun, event: Migrated, plan: Plan, row_version: int) -> None:
         """Before the run is moved, while its plan is still the older one."""
-        detail = {"from": run.plan.version, "to": event.plan.version, "reason": event.reason, **_resumes(event)}
+        detail = {"from": run.plan.version, "to": plan.version, "reason": event.reason, **_resumes(event)}
         raw = msgspec.json.encode(detail)
         self.add("insert_history", run.run_id, row_version, "migrated", None, None, event.by or None, raw)
-        self._move_to(run, event.plan)
+        self._move_to(run, plan)
 
     def _move_to(self, run: StoredRun, plan: Plan) -> None:
         moves = self.rows.setdefault("move_runs", [])

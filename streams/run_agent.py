@@ -432,12 +432,16 @@ class RunAgent:
             return None  # it stays in the inbox, and is said again once somebody has let the run go on
         given = msgspec.json.decode(request.body, type=_Body) if request.kind in OF_A_VERSION else _NO_VERSION
         plan = None if given.version_id < 0 else self._cache.plan(given.version_id)
-        if plan is None and given.version_id >= 0:
+        is_missing = plan is None and given.version_id >= 0
+        if is_missing and self._cache.is_unreadable(given.version_id):
             return None  # it stays in the inbox, too, for a release that can read the version it names
         rows.add("apply_inbox", UUID(inbox).bytes)
         requests[inbox] = request._replace(applied=True)
-        if request.kind == "migrated" and plan is not None:
+        if request.kind == "migrated":
             return Migrated(plan, given.reason, request.actor, given.resumes)
+        if is_missing:  # a rerun on a version that does not exist is none, like one of a run that has moved on
+            log.warning("a request is refused: its version does not exist", request=inbox, version_id=given.version_id)
+            return None
         event = request.event()
         return msgspec.structs.replace(event, plan=plan) if isinstance(event, Reran) and plan is not None else event
 

@@ -95,6 +95,10 @@ class RunCache:
                 self._plans.load_sync(connection, [version_id])
         return self._plans.get(version_id)
 
+    def is_unreadable(self, version_id: int) -> bool:
+        """Of a version without a plan here: whether it exists all the same, for a newer release."""
+        return self._plans.unreadable(version_id) is not None
+
     def drop(self, key: bytes) -> None:
         run = self._runs.pop(key, None)
         if run is not None:

@@ -226,8 +226,8 @@ class CloseLetter(msgspec.Struct, frozen=True):
 class RefuseMove(msgspec.Struct, frozen=True):
     """The run stays on its version: something stood in the way when its turn came."""
 
-    version: int
-    """That it was to be moved to."""
+    version: int | None
+    """That it was to be moved to; None: it does not exist."""
     why: str
 
 

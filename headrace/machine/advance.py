@@ -54,7 +54,7 @@ from headrace.machine.handout import (
 )
 from headrace.machine.join import count_needs, unskip, untouched_again
 from headrace.machine.limit import reopen
-from headrace.machine.mapping import cancel_task, forget_items, is_reopened, reopen_map, rerun_items
+from headrace.machine.mapping import cancel_task, forget_items, is_reopened, reopen_map, replay_item, rerun_items
 from headrace.machine.migration import find_lasting_obstacles, migrate
 from headrace.machine.pause import begin_pause, end_pause, is_held
 from headrace.machine.place import ITEMS_MAX, RUN, is_compensation, is_item, task_of
@@ -372,12 +372,11 @@ def _replayed(plan: Plan, run: RunState, event: Replayed, at: int) -> Transition
     draft, ended = reopen(plan, run), list[int]()
     given = event.input if event.input is not None else task.input
     task = msgspec.structs.replace(task, retries_from=task.attempt, error=None, input=given)
-    put(run, draft, event.task, task)
     if is_item(event.task):
-        begin_again(plan, run, draft, event.task, task, ended, at)
-        reopen_map(plan, run, draft, task_of(event.task), ended)
+        replay_item(plan, run, draft, event.task, task, ended)
         renew_deadline(plan, run, draft, task_of(event.task), at)
     else:
+        put(run, draft, event.task, task)
         unskip(plan, run, draft, event.task)
         begin_again(plan, run, draft, event.task, task, ended, at)
     return close_decision(plan, run, draft, ended, at)

@@ -124,8 +124,8 @@ class Reran(msgspec.Struct, frozen=True):
 class Migrated(msgspec.Struct, frozen=True):
     """An operator moves a paused run to another version of its workflow."""
 
-    plan: Plan
-    """Of that version, compiled by whoever applies this."""
+    plan: Plan | None
+    """Of that version, compiled by whoever applies this; None: there is none."""
     reason: str = ""
     by: str = ""
     resumes: int = 0

@@ -120,6 +120,7 @@ def stop_map(
     for place in items_of(index, item_counts(run, draft, index).begun):
         item = draft.tasks.get(place) or run.task(place)
         has_begun = item.status is RUNNING or item.lookups > 0 or item.is_parked
+        has_begun = has_begun or (item.withheld == "room" and item.error is not None)
         is_doubtful = has_begun and each is not None and each.effect != "idempotent"
         cancel_task(plan, run, draft, place, msgspec.structs.replace(stopped, ambiguous=is_doubtful), "cancelled")
     put(run, draft, index, at_rest(task, FAILED, why))
@@ -207,17 +208,9 @@ def rerun_items(
         is_open = item.error is not None and item.error.ambiguous
         if item.attempt and each.effect != "idempotent" and (is_open or item.status is not FAILED):
             doubt = item.error if is_open else RERUN  # one that failed has said that it had none
-        waiting = TaskState(
-            PENDING,
-            item.attempt,
-            item.token,
-            None,
-            item.attempt,
-            given if place in chosen and given is not None else item.input,
-            error=doubt,
-            withheld="room",
-        )
-        put(run, draft, place, waiting)
+        edited = given if place in chosen and given is not None else item.input
+        item = msgspec.structs.replace(item, retries_from=item.attempt, input=edited, error=doubt)
+        _await_room(run, draft, place, item)
         again.append(place)
     counts = item_counts(run, draft, index)
     count_items(draft, index, msgspec.structs.replace(counts, again=tuple(again)))
@@ -225,20 +218,42 @@ def rerun_items(
 
 
 def reopen_map(plan: Plan, run: RunState, draft: Transition, index: int, ended: list[int]) -> None:
-    """An item is replayed: a map that had failed waits for its items again. What the failure had cancelled is handed
-    out again, what had not begun begins, and what has completed stays."""
+    """An item is replayed, or a person has given it its output: a map that had failed waits for its items again. What
+    the failure had cancelled runs again, what had not begun begins, as many at once as ever, and what has completed
+    stays."""
     task = run.task(index)
     if task.status is not FAILED:
         return
     put(run, draft, index, msgspec.structs.replace(task, status=WAITING, error=None))
     unskip(plan, run, draft, index)
+    again = list[int]()
     for place in items_of(index, item_counts(run, draft, index).begun):
         item = draft.tasks.get(place) or run.task(place)
-        if item.status is not CANCELLED:
-            continue
-        again = msgspec.structs.replace(item, retries_from=item.attempt, error=None)
-        if item.error is not None and item.error.ambiguous:
-            doubt_effect(plan, run, draft, place, again, item.error)
-        else:
-            hand_out(plan, run, draft, place, again, ended)
+        if item.status is CANCELLED:
+            doubt = item.error if item.error is not None and item.error.ambiguous else None
+            item = msgspec.structs.replace(item, retries_from=item.attempt, error=doubt)
+            _await_room(run, draft, place, item)
+        if draft.tasks.get(place, UNTOUCHED).withheld == "room":
+            again.append(place)
+    count_items(draft, index, msgspec.structs.replace(item_counts(run, draft, index), again=tuple(again), again_from=0))
     _go_on(plan, run, draft, index, ended)
+
+
+def replay_item(plan: Plan, run: RunState, draft: Transition, place: int, item: TaskState, ended: list[int]) -> None:
+    """It takes its turn like any other item: of its map no more are under way at once than ever."""
+    index = task_of(place)
+    _await_room(run, draft, place, item)
+    if run.task(index).status is FAILED:
+        return reopen_map(plan, run, draft, index, ended)
+    counts = item_counts(run, draft, index)
+    again = tuple(sorted((*counts.again[counts.again_from :], place)))
+    count_items(draft, index, msgspec.structs.replace(counts, again=again, again_from=0))
+    _go_on(plan, run, draft, index, ended)
+
+
+def _await_room(run: RunState, draft: Transition, place: int, item: TaskState) -> None:
+    """It runs again once its map has room. Its error: what is in doubt of it until then."""
+    waiting = TaskState(
+        PENDING, item.attempt, item.token, None, item.retries_from, item.input, error=item.error, withheld="room"
+    )
+    put(run, draft, place, waiting)

@@ -124,13 +124,17 @@ def migrate(plan: Plan, run: RunState, event: Migrated, at: int) -> Transition |
     the move only, it goes on in either case."""
     new, draft, ended = event.plan, Transition(run), list[int]()
     draft.control &= ~(event.resumes & PAUSES)
-    if run.status in RUN_TERMINAL or (plan.version_id == new.version_id and draft.control == run.control):
+    is_there = new is not None and plan.version_id == new.version_id
+    if run.status in RUN_TERMINAL or (is_there and draft.control == run.control):
         return None
-    why: str | None = f"the run is on version {new.version} already"
-    if plan.version_id != new.version_id:
+    if new is None:
+        why: str | None = "the version that it was to be moved to does not exist"
+    elif is_there:
+        why = f"the run is on version {new.version} already"
+    else:
         why = why_not_moved(new, find_obstacles(new, run))
-    if why is not None:
-        draft.actions.append(RefuseMove(new.version, why))
+    if new is None or why is not None:
+        draft.actions.append(RefuseMove(None if new is None else new.version, why or ""))
         begin_all_withheld(plan, run, draft, ended, at)
         return close_decision(plan, run, draft, ended, at)
     draft.plan = new

@@ -82,10 +82,9 @@ class History:
             case Reran():
                 names = ", ".join(self._state.plan.name_of(place) for place in event.tasks)
                 self.note("reran", detail=f"from {names}" if names else "what failed")
-            case Migrated() if transition.plan is None:
-                pass  # noted with what stood in the way
             case Migrated():
-                self.note("migrated", detail=f"to version {event.plan.version}")
+                if transition.plan is not None:  # otherwise noted with what stood in the way
+                    self.note("migrated", detail=f"to version {transition.plan.version}")
             case Replayed():
                 self.note("replayed", event.task)
             case Resolved():

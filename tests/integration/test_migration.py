@@ -77,8 +77,33 @@ async def test_what_cannot_be_moved_stays_as_it_is(engine: Engine):
     for unknown in (version_id, 10_000):
         await engine.apply(await ask(engine, run_id, "migrated", version_id=unknown, reason=""))
     assert (version_of(engine, run_id), engine.status(run_id)) == (1, "paused")
-    # A version that cannot be read is left to whoever can.
-    assert engine.query("SELECT body ->> 'version_id' FROM inbox WHERE applied_at IS NULL") == [("10000",)]
+    assert engine.query("SELECT count(*) FROM inbox WHERE applied_at IS NULL") == [(0,)]
+    refused = engine.query("SELECT detail ->> 'why' FROM history WHERE kind = 'migration_refused' ORDER BY row_version")
+    assert refused[1] == ("the version that it was to be moved to does not exist",)
     await engine.apply(await resume(engine, run_id))
     assert engine.tasks(run_id) == [("completed", 1, 1), ("waiting", 0, 1)]
+    await check(engine)
+
+
+async def test_a_version_that_only_a_newer_release_can_read_is_waited_for(engine: Engine):
+    run_id, version_id = await paused(engine), await publish_next(engine, TWO)
+    engine.query(
+        "UPDATE workflow_version SET definition = '{\"name\": 7}' WHERE version_id = %s RETURNING 1", version_id
+    )
+    await engine.apply(await ask(engine, run_id, "migrated", version_id=version_id, reason=""))
+    assert engine.query("SELECT count(*) FROM inbox WHERE applied_at IS NULL") == [(1,)]
+    await engine.apply(await resume(engine, run_id))
+    assert engine.status(run_id) != "paused", "what is behind it is applied"
+
+
+async def test_a_rerun_on_a_version_that_does_not_exist_is_none_and_stays_in_no_inbox(engine: Engine):
+    run_id = await engine.start({"name": "plain", "tasks": {"a": {"run": "t.a"}}})
+    await engine.apply(engine.succeeded(run_id))
+    ((version,),) = engine.query("SELECT row_version FROM run WHERE run_id = %s", run_id)
+    wrong = await ask(engine, run_id, "reran", row_version=version, tasks=[0], version_id=10_000, reason="")
+    await engine.apply(wrong)
+    assert engine.status(run_id) == "completed"
+    assert engine.query("SELECT count(*) FROM inbox WHERE applied_at IS NULL") == [(0,)]
+    await engine.apply(await ask(engine, run_id, "reran", row_version=version, tasks=[0], reason=""))
+    assert engine.tasks(run_id) == [("queued", 1, 2)]
     await check(engine)

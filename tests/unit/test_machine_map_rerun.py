@@ -78,6 +78,73 @@ def test_items_that_run_again_keep_to_max_parallel_also_through_restarts():
     assert KeepOutput(MAP, b"[0,1,2,3,4,5,6,7]") in trial.told
 
 
+def test_an_item_that_is_replayed_waits_for_room_like_any_other():
+    trial = mapped(list(range(6)), failures="finish", max_parallel=2)
+    assert trial.fail("map.0", HOPELESS)
+    assert trial.fail("map.1", HOPELESS)
+    for name in ("map.1", "map.0"):
+        assert trial.replay(name, b'"mended"' if name == "map.1" else None)
+        assert (trial.state(name).withheld, handed_out(trial)) == ("room", [])
+        assert not trial.replay(name)
+        trial.restart()
+    assert trial.succeed("map.2")
+    assert handed_out(trial) == [("map.0", 2, b"0")]
+    trial.restart()
+    assert trial.succeed("map.3")
+    assert handed_out(trial) == [("map.1", 2, b'"mended"')]
+    for item in (0, 1, 4, 5):
+        assert trial.items("map").count("queued") <= 2
+        assert trial.succeed(f"map.{item}")
+    assert trial.states["map"] == "completed"
+
+
+def test_a_replay_behind_a_map_that_failed_brings_no_more_back_at_once_than_ever():
+    trial = mapped(list(range(5)), max_parallel=2)
+    assert trial.succeed("map.0")
+    assert trial.fail("map.1", HOPELESS)  # map.2 is cancelled, and the others never began
+    assert rerun(trial)
+    assert trial.succeed("map.2")
+    assert trial.fail("map.3", HOPELESS)  # map.1 is cancelled before its body began
+    trial.restart()
+    assert trial.replay("map.3")
+    assert handed_out(trial) == [("map.1", 2, b"1"), ("map.3", 2, b"3")]
+    for item in (1, 3, 4):
+        trial.restart()
+        assert trial.succeed(f"map.{item}")
+    assert trial.states["map"] == "completed"
+
+
+def test_many_replays_at_once_keep_to_max_parallel():
+    trial = failed(8, *range(8), max_parallel=3)
+    trial.restart()
+    for item in reversed(range(8)):
+        assert trial.replay(f"map.{item}")
+        assert trial.items("map").count("queued") <= 3
+    for item in (7, 6, 5, 0, 1, 2, 3, 4):
+        trial.restart()
+        assert trial.succeed(f"map.{item}")
+    assert trial.states["map"] == "completed"
+
+
+def test_a_doubt_outlives_the_wait_for_room():
+    """The map fails while an item waits to be looked up: its effect is still in doubt when it comes back."""
+    trial = mapped(list(range(3)), max_parallel=1, effect="reconcile")
+    for item in range(3):
+        assert trial.claim(f"map.{item}")
+        assert trial.succeed(f"map.{item}")
+    assert trial.succeed("after")
+    assert rerun(trial, "map.0", "map.1", "map.2")
+    assert trial.look_up("map.0", happened=False)
+    assert trial.claim("map.0")
+    assert trial.fail("map.0", HOPELESS)
+    trial.restart()
+    assert trial.replay("map.0")
+    assert trial.claim("map.0")
+    assert trial.succeed("map.0")
+    (asked,) = [action for action in trial.told if isinstance(action, Dispatch)]
+    assert (trial.plan.name_of(asked.task), asked.lookup) == ("map.1", True)
+
+
 def test_what_a_failure_had_cancelled_or_kept_from_beginning_runs_too():
     trial = mapped(list(range(6)), max_parallel=3)
     assert trial.succeed("map.0", b"0")

@@ -32,6 +32,15 @@ def obstacles(trial: Trial, *specs: Spec) -> list[tuple[str | None, str]]:
 
 
 # == what a move does ==================================================================================================
+def test_a_version_that_does_not_exist_is_refused_with_that_reason_and_ends_the_pause_made_for_it():
+    trial = Trial(*OLD, control=MOVING)
+    assert trial.tell(Migrated(None, "a better one", "ada", resumes=MOVING))
+    assert trial.told[0] == RefuseMove(None, "the version that it was to be moved to does not exist")
+    assert not trial.run.control & MOVING
+    assert "queued" in trial.states.values()
+    assert trial.tell(Migrated(None)), "it says so each time"
+
+
 def test_a_move_keeps_what_has_ended_and_what_waits():
     trial = waiting()
     before = states_of(trial)[:2]
