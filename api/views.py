@@ -115,7 +115,7 @@ def _always(who: str) -> list[View]:
         "Failing": "waits:retry",
         "Waiting for a person": "waits:person",
         "Waiting for a slot": "waits:slot",
-        "Stuck": "status:needs_attention",
+        "Stuck": "is:stuck",
         "Started by me": str(Filter("runs").and_("by", who)),
         "With failed tasks": "failed:*",
     }

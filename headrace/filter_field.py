@@ -84,7 +84,12 @@ _ERROR = _text("error", "stands in the message of the error")
 _FIELDS: Final[Mapping[Noun, tuple[Field, ...]]] = {
     "runs": (
         _choice("status", "how it stands", RunStatus, is_indexed=True),
-        _choice("is", "whether it has ended", ("open", "ended"), is_indexed=True),
+        _choice(
+            "is",
+            "whether it has ended; `stuck`: nothing will move it without an operator",
+            ("open", "ended", "stuck"),
+            is_indexed=True,
+        ),
         _WORKFLOW,
         _VERSION,
         Field("started", Kind.INSTANT, "when it was started", is_indexed=True),

@@ -38,6 +38,9 @@ LOOKS_WITHIN: Final = 2_000
 """Runs whose tasks, attempts or history a list goes through."""
 PATIENCE: Final = 10
 """So many times as far looks who acts on many: that is asked for rarely, and what was not looked at is left out."""
+STUCK_SECONDS: Final = 60.0
+"""For so long nobody serves its queue, or what is due does not move it, before a run is called stuck: what the sweeps
+set right by themselves has happened by then."""
 IDS_MAX: Final = 10_000
 SPOTS_MAX: Final = 100_000
 """Tasks of all graphs that a name may stand for."""
@@ -143,7 +146,9 @@ async def conditions_of(connection: Connection, namespace: str, filter: Filter) 
     _add_statuses(made, filter)
     for clause in filter.clauses:
         await _add_own(connection, namespace, made, clause, now)
-    if filter.of == "runs" and any(clause.field.partition(".")[0] in _DEAR for clause in filter.clauses):
+    if filter.of == "runs" and any(
+        clause.field.partition(".")[0] in _DEAR or _asks_for_stuck(clause) for clause in filter.clauses
+    ):
         made.looks = LOOKS_DEAR
     return made
 
@@ -240,7 +245,7 @@ def _add_statuses(made: Conditions, filter: Filter) -> None:
         if clause.field == field_name:
             said = frozenset(map(RunStatus, clause.values))
         elif clause.field == "is" and filter.of == "runs":
-            said = frozenset().union(*(_OPEN if value == "open" else RUN_TERMINAL for value in clause.values))
+            said = frozenset().union(*(_standing(clause, value) for value in clause.values))
         else:
             continue
         wanted &= frozenset(RunStatus) - said if clause.is_negated else said
@@ -256,6 +261,18 @@ def _add_statuses(made: Conditions, filter: Filter) -> None:
             _look_at_versions(made)
             return
     made.look.append(of_status)
+
+
+def _standing(clause: Clause, value: str) -> frozenset[RunStatus]:
+    """Among which statuses all runs are that are so; negated: all of which are. Which of the open ones are stuck is
+    looked at."""
+    if value == "stuck":
+        return frozenset() if clause.is_negated else _OPEN
+    return _OPEN if value == "open" else RUN_TERMINAL
+
+
+def _asks_for_stuck(clause: Clause) -> bool:
+    return clause.field == "is" and "stuck" in clause.values
 
 
 def _is_of_open_runs(filter: Filter) -> bool:
@@ -275,6 +292,9 @@ def _is_of_open_runs(filter: Filter) -> bool:
 # == one by one ========================================================================================================
 async def _add_own(connection: Connection, namespace: str, made: Conditions, clause: Clause, now: datetime) -> None:
     name = clause.field
+    if made.of == "runs" and _asks_for_stuck(clause):
+        await _add_stuck(connection, namespace, made, clause)
+        return
     if name in ("run", "key", "parent", "workflow", "version", "is", "run_status"):
         return
     if made.of == "runs" and name in ("status", "task", "queue"):
@@ -290,6 +310,18 @@ async def _add_own(connection: Connection, namespace: str, made: Conditions, cla
         made.look.append(_turned(sql.SQL(own.text("failed_any")), clause))
     else:
         made.look.append(_condition(made, own, clause, now))
+
+
+async def _add_stuck(connection: Connection, namespace: str, made: Conditions, clause: Clause) -> None:
+    """Besides the statuses, which stand among the others already."""
+    given = {"namespace": namespace, "seconds": STUCK_SECONDS, "scanned": LOOKS_CHEAP, "limit": SPOTS_MAX}
+    unserved = await fetch(connection, int, _SEARCH.text("find_spots_unserved"), **given)
+    others = frozenset().union(*(_standing(clause, value) for value in clause.values if value != "stuck"))
+    is_other = made.add(_RUNS.text("status"), values=sorted(status.value for status in others))
+    is_stuck = made.add(_RUNS.text("is_stuck"), unserved=unserved, seconds=STUCK_SECONDS)
+    made.look.append(
+        _turned(_any([is_other, sql.SQL("({} AND ({}))").format(sql.SQL(_RUNS.text("is_open")), is_stuck)]), clause)
+    )
 
 
 async def _spots(connection: Connection, namespace: str, clause: Clause) -> list[int]:

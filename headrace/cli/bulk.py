@@ -15,6 +15,9 @@ from headrace.cli.run import StatusFilter
 from headrace.cli.terminal import Terminal, ago, table
 from headrace.cli.value import read_rate
 
+RATE_DEFAULT: Final = 10.0
+SELECTED_MAX: Final = 10_000
+"""Items of one bulk."""
 _COUNTS: Final = ("done", "refused", "gone", "stopped", "left")
 
 
@@ -52,12 +55,15 @@ def bulk(
     which: Filter,
     act: Annotated[BulkAct | None, typer.Argument(help="what is asked of each run; none: list what was asked")] = None,
     reason: Annotated[str, typer.Option("--reason", help="kept in the histories")] = "",
-    rate: Annotated[str, typer.Option(help="how many: 50/s, 600/m or 50")] = "10/s",
+    rate: Annotated[
+        str | None, typer.Option(help="how many: 50/s, 600/m or 50; default 10/s, with --rest that of the bulk")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be done")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
     progress: Annotated[str | None, typer.Option(metavar="BULK", help="how far one has come")] = None,
     items: Annotated[str | None, typer.Option(metavar="BULK", help="what came of each of its runs")] = None,
     stop: Annotated[str | None, typer.Option(metavar="BULK", help="end one: nothing more is asked")] = None,
+    rest: Annotated[str | None, typer.Option(metavar="BULK", help="ask it of what had no turn when one ended")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="how many are listed at most")] = 50,
 ) -> None:
     """Ask the same of all runs that a filter finds, at a rate; or see how far that is."""
@@ -70,11 +76,16 @@ def bulk(
         one = api.post(f"{path}/stop") if stop else api.get(path)
         terminal.show(one, lambda: _draw_bulk(one))
         return
-    if act is None:
+    if rest:
+        body = _rest_of(api, rest, reason)
+    elif act is None:
         answer = api.page("/bulk", limit=limit)
         terminal.show(answer, lambda: _draw_bulks(answer["items"]))
         return
-    body: dict[str, Any] = {"act": act.value, "filter": _filter(which), "reason": reason, "rate": read_rate(rate)}
+    else:
+        body = {"act": act.value, "filter": _filter(which), "reason": reason, "rate": RATE_DEFAULT}
+    if rate is not None:
+        body["rate"] = read_rate(rate)
     shown = api.post("/bulk", {**body, "dry_run": True})
     if dry_run:
         terminal.show(shown, lambda: _draw_preview(shown))
@@ -83,10 +94,22 @@ def bulk(
         terminal.errors.print(_draw_preview(shown))
         if not sys.stdin.isatty():
             raise typer.BadParameter("nobody can be asked: look with --dry-run, then give --yes")
-        typer.confirm(f"{act.value} {shown['count']} runs?", abort=True, err=True)
+        typer.confirm(f"{body['act']} {shown['count']} runs?", abort=True, err=True)
     chosen = {"run_ids": shown["run_ids"]} if shown["run_ids"] else {}  # what was shown is what is asked
     answer = api.post("/bulk", {**body, "filter": shown["filter"], **chosen})
     terminal.show(answer, lambda: _draw_bulk(answer))
+
+
+def _rest_of(api: Api, bulk_id: str, reason: str) -> dict[str, Any]:
+    """What asks the same of those that were frozen with it and had no turn: another bulk, of exactly these."""
+    before = api.get(f"/bulk/{bulk_id}")
+    stopped = api.page(f"/bulk/{bulk_id}/items", limit=SELECTED_MAX, outcome="stopped")["items"]
+    if before["act"] not in [act.value for act in BulkAct]:
+        raise typer.BadParameter("what is left of a replay of dead letters is parked still: headrace replay --filter …")
+    if not stopped:
+        raise typer.BadParameter("all of that bulk had their turn, or have it yet")
+    ids = [item["run_id"] for item in stopped]
+    return {"act": before["act"], "run_ids": ids, "reason": reason or before["reason"], "rate": before["rate"]}
 
 
 def _filter(which: Filter) -> str:

@@ -736,6 +736,18 @@ def causes_of_ended_task(facts: Facts, index: int) -> Iterator[Cause]:
         ))  # fmt: skip
 
 
+def _why_no_replay(facts: Facts, place: int) -> str:
+    """Why nothing takes a failed task up again, as the machine decides it; empty when a replay does."""
+    was = "" if facts.stop is None else facts.stop.kind
+    if is_compensation(place):
+        return "was terminated" if was == "terminated" else ""
+    if facts.is_undone:
+        return "is undone"
+    if facts.is_cancelled:
+        return "" if facts.plan.tasks[task_of(place)].cleans_up else "was cancelled"
+    return f"was {was}" if was in ("cancelled", "terminated") else ""
+
+
 def _failed(facts: Facts, task: TaskFacts) -> Cause:
     why = f": {task.error.code} {task.error.message}".rstrip() if task.error else ""
     text = f"Task {name_of(facts, task.task)} failed at attempt {task.attempt} of {tries_max(facts, task)}{why}."
@@ -745,10 +757,11 @@ def _failed(facts: Facts, task: TaskFacts) -> Cause:
         text, moves = f"{text} completed{why}.", "a replay of the dead letters of its items"
         items = f"/runs/{facts.run_id}/tasks/{name_of(facts, task.task)}/items?status=failed"
         acts = [Act(f"headrace show {facts.run_id} --task {name_of(facts, task.task)} --status failed", f"GET {items}")]
-    if task.letter is not None and facts.is_undone and not is_compensation(task.task):
+    over = _why_no_replay(facts, task.task)
+    if task.letter is not None and over:
         letter = task.letter.dead_letter_id
         points_to = Object("dead_letter", str(letter), f"/dead-letters/{letter}")
-        moves = "nothing: its run is undone, so no replay can take it up again"
+        moves = f"nothing: its run {over}, so no replay can take it up again"
         if task.letter.status == "parked":
             acts = [Act(f"headrace discard {letter} --reason WHY", f"POST /dead-letters/{letter}/discard")]
     elif task.letter is not None:

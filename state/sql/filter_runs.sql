@@ -12,6 +12,37 @@ r.status IN ('failed', 'cancelled', 'terminated', 'compensated', 'compensation_f
 -- name: status
 r.status = ANY({values}::run_status[])
 
+-- name: is_stuck
+-- Nothing will move it without an operator. It stands aside; something was due long ago, and has not moved it; a task is in a queue that no worker
+-- serves (the unserved: such tasks as `spot_of` numbers them, compensations below zero); or nothing is there that could move it, or a task that waits.
+r.status = 'needs_attention'
+OR coalesce((SELECT true FROM timer m WHERE m.run_id = r.run_id AND m.due_at < now() - make_interval(secs => {seconds}) LIMIT 1), false)
+OR coalesce((SELECT true FROM inbox i
+   WHERE i.run_id = r.run_id AND i.applied_at IS NULL AND i.created_at < now() - make_interval(secs => {seconds}) LIMIT 1), false)
+OR coalesce((SELECT true FROM approval a
+   WHERE a.run_id = r.run_id AND a.status = 'waiting' AND a.expires_at < now() - make_interval(secs => {seconds}) LIMIT 1), false)
+OR coalesce((SELECT true FROM child_run c
+   WHERE c.parent_run_id = r.run_id AND c.status = 'asked' AND c.asked_at < now() - make_interval(secs => {seconds}) LIMIT 1), false)
+OR coalesce((SELECT true FROM task t
+   WHERE t.run_id = r.run_id AND t.changed_at < now() - make_interval(secs => {seconds})
+     AND CASE t.status
+       WHEN 'queued' THEN spot_of(r.version_id, t.task) * CASE WHEN t.task < 200000000 THEN 1 ELSE -1 END = ANY({unserved}::bigint[])
+       WHEN 'waiting' THEN t.items IS NULL AND NOT coalesce(
+         (SELECT true FROM approval a WHERE a.run_id = t.run_id AND a.task = t.task AND a.token = t.token LIMIT 1),
+         (SELECT true FROM parked_task p WHERE p.run_id = t.run_id AND p.task = t.task LIMIT 1),
+         (SELECT true FROM pool_waiter w WHERE w.run_id = t.run_id AND w.task = t.task LIMIT 1),
+         (SELECT true FROM signal_wait s WHERE s.run_id = t.run_id AND s.task = t.task LIMIT 1),
+         (SELECT true FROM child_run c WHERE c.parent_run_id = t.run_id AND c.task = t.task AND c.token = t.token LIMIT 1),
+         (SELECT true FROM timer m WHERE m.run_id = t.run_id AND m.task = t.task AND NOT m.is_deadline LIMIT 1), false)
+       ELSE false END
+   LIMIT 1), false)
+OR (r.updated_at < now() - make_interval(secs => {seconds}) AND NOT coalesce(
+  (SELECT true FROM task t
+   WHERE t.run_id = r.run_id
+     AND (t.status IN ('queued', 'running', 'waiting') OR (t.status = 'pending' AND (t.due_at IS NOT NULL OR t.withheld IS NOT NULL))) LIMIT 1),
+  (SELECT true FROM run_permit p WHERE p.run_id = r.run_id AND p.granted_at IS NULL LIMIT 1),
+  (SELECT true FROM inbox i WHERE i.run_id = r.run_id AND i.applied_at IS NULL LIMIT 1), false))
+
 -- name: run
 r.run_id = ANY({values}::uuid[])
 

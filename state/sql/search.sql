@@ -18,6 +18,25 @@ FROM workflow_version v CROSS JOIN LATERAL json_each(v.definition -> 'tasks') WI
 WHERE v.namespace = %(namespace)s AND s.task -> 'run' IS NOT NULL AND coalesce(s.task ->> 'queue', 'default') LIKE ANY(%(patterns)s::text[])
 LIMIT %(limit)s;
 
+-- name: find_spots_unserved
+-- Tasks whose queue no worker has served for %(seconds)s, of versions that the newest %(scanned)s open runs are on; what undoes a task below zero.
+WITH served AS (
+  SELECT DISTINCT queue FROM worker_session CROSS JOIN LATERAL unnest(queues) AS queue
+  WHERE NOT draining AND least(ended_at, expires_at) > clock_timestamp() - make_interval(secs => %(seconds)s))
+SELECT s.spot FROM (
+  SELECT spot_of(v.version_id, s.position::int - 1) * u.sign AS spot,
+         coalesce(CASE WHEN u.sign < 0 THEN s.task -> 'compensate' ->> 'queue' END, s.task ->> 'queue', 'default') AS queue
+  FROM workflow_version v
+  CROSS JOIN LATERAL json_each(v.definition -> 'tasks') WITH ORDINALITY AS s (name, task, position)
+  CROSS JOIN (VALUES (1), (-1)) AS u (sign)
+  WHERE v.version_id IN (SELECT o.version_id FROM (
+      SELECT version_id FROM run
+      WHERE namespace = %(namespace)s
+        AND status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention')
+      ORDER BY run_id DESC LIMIT %(scanned)s) AS o)
+    AND (u.sign > 0 OR s.task -> 'compensate' IS NOT NULL)) AS s
+WHERE s.queue NOT IN (SELECT queue FROM served) LIMIT %(limit)s;
+
 -- name: find_runs_of_keys
 SELECT run_id FROM trigger_key WHERE namespace = %(namespace)s AND key = ANY(%(values)s::text[]);
 

@@ -2,6 +2,7 @@
 
 import re
 
+import psycopg
 from playwright.sync_api import Page, expect
 
 from tests.browser.window import Console, Engine
@@ -215,6 +216,49 @@ def test_a_rerun_says_what_repeats_and_with_which_version(console: Console, engi
     expect(page.locator(".table-row", has_text="reran")).to_contain_text("rerun by console")
 
 
+def test_a_rerun_on_another_version_says_whether_it_fits(console: Console, engine: Engine) -> None:
+    flow = "name: fitting\ntasks:\n  one: {{ run: shop.notify }}\n  two: {{ run: {two}, needs: one, retry: 1 }}{more}\n"
+    engine.publish(flow.format(two="shop.decline", more=""))
+    run_id = engine.start("fitting")
+    engine.until_status(run_id, "failed")
+    engine.publish(flow.format(two="shop.notify", more="\n  three: { run: shop.notify, needs: two }"))
+    engine.publish("name: fitting\ntasks: { other: { run: shop.notify } }")
+    page = console.open(f"/runs/{run_id}")
+    page.locator(".run-head").get_by_role("button", name="Rerun").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("on version 1, the one that it is on")
+    choice = dialog.get_by_label("On version")
+    expect(choice.locator("option")).to_have_text(["v3, the latest", "v2", "v1, the one that it is on"])
+    choice.select_option("3")
+    expect(dialog).to_contain_text("It cannot be moved as it stands.")
+    expect(dialog.locator(".notice code").first).to_contain_text(re.compile("one|two"))
+    expect(dialog.locator("footer button[type=submit]")).to_be_disabled()
+    console.shot("-blocked")
+    choice.select_option("2")
+    expect(dialog).to_contain_text("It fits version 2: nothing stands in the way.")
+    expect(dialog).to_contain_text("moved from version 1 to 2")
+    dialog.get_by_text("The same from a terminal or a script").click()
+    expect(dialog).to_contain_text(f"headrace rerun {run_id} --version 2")
+    dialog.locator("footer button[type=submit]").click()
+    tray(page, "it helped: the run is completed")
+    assert engine.get(f"/runs/{run_id}")["version"] == 2
+
+
+def test_only_what_explain_offers_is_a_button(console: Console, engine: Engine) -> None:
+    """What a run did was undone: its dead letter is there, and no replay takes the run up again."""
+    run_id = engine.start("trip")
+    engine.until_status(run_id, "compensated")
+    letter = engine.until("the letter", lambda: engine.get("/dead-letters", filter=f"run:{run_id}")["items"])[0]
+    page = console.open(f"/runs/{run_id}?task=pay")
+    expect(page.locator(".banner")).to_contain_text("what it did was undone")
+    expect(page.locator(".banner").get_by_role("link", name="Its dead letter")).to_be_visible()
+    expect(page.get_by_role("complementary").get_by_role("link", name="Its dead letter")).to_be_visible()
+    expect(page.get_by_role("button", name=re.compile("Replay"))).to_have_count(0)
+    console.open(f"/dead-letters/{letter['dead_letter_id']}")
+    button = page.get_by_role("button", name="Replay as it was")
+    expect(button).to_have_attribute("title", "its run takes nothing up again")
+
+
 def test_many_runs_are_shown_frozen_and_followed_to_what_became_of_each(console: Console, engine: Engine) -> None:
     runs = [engine.start("lonely") for _ in range(3)]
     page = console.open("/runs?filter=workflow:lonely+status:running")
@@ -237,6 +281,76 @@ def test_many_runs_are_shown_frozen_and_followed_to_what_became_of_each(console:
     assert engine.get(f"/runs/{runs[2]}")["status"] == "running"
     (bulk,) = [each for each in engine.get("/bulk")["items"] if each["reason"] == "incident 7"]
     assert (bulk["done"], bulk["created_by"]) == (2, "console")
+
+
+def test_the_rest_of_a_stopped_bulk_is_another_one_of_exactly_those(console: Console, engine: Engine) -> None:
+    runs = [engine.start("lonely") for _ in range(3)]
+    first = engine.post("/bulk", act="cancel", run_ids=runs, rate=0.01, reason="incident 8")["bulk_id"]
+    engine.until("its first turn", lambda: engine.get(f"/bulk/{first}")["done"])
+    engine.post(f"/bulk/{first}/stop")
+    page = console.open(f"/bulk/{first}")
+    page.get_by_role("button", name="Do the rest").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Exactly these 2 runs are chosen")
+    dialog.get_by_label("to confirm").fill("2")
+    dialog.get_by_role("button", name="Cancel 2").click()
+    page.wait_for_url(lambda url: first not in url)
+    rest = page.url.rpartition("/")[2]
+    ids = [item["run_id"] for item in engine.get(f"/bulk/{rest}/items")["items"]]
+    assert sorted(ids) == sorted(set(runs) - {engine.get(f"/bulk/{first}/items", outcome="done")["items"][0]["run_id"]})
+
+
+def test_several_questions_are_decided_with_one_reason_and_each_answers_by_itself(
+    console: Console, engine: Engine
+) -> None:
+    engine.publish('name: nod\ntasks: { ask: { approval: { title: "Well, ${{ input.who }}?" } } }')
+    asked = {who: engine.asking("nod", who=who) for who in ("ada", "bob", "cyd")}
+    _, formed = engine.asking("refund", amount=5)
+    page = console.open("/approvals")
+    row = page.locator(f"[data-row='{formed}']")
+    expect(row.get_by_role("checkbox")).to_be_disabled()
+    expect(row.locator(".choice")).to_have_attribute("title", "its form has to be filled in")
+    for who in asked:
+        page.locator(f"[data-row='{asked[who][1]}']").get_by_role("checkbox").check()
+    bar = page.get_by_role("group", name="One decision of many questions")
+    expect(bar).to_contain_text("3 questions chosen")
+    bar.get_by_role("button", name="Approve 3").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Reason or comment").fill("all were asked")
+    engine.post(f"/approvals/{asked['bob'][1]}/reject", comment="faster")
+    dialog.get_by_role("button", name="Approve 3").click()
+    answers = dialog.get_by_role("list", name="Answers")
+    expect(answers.locator("[data-outcome=completed]")).to_have_count(2)
+    refused = answers.locator("[data-outcome=refused]")
+    expect(refused).to_contain_text("Well, bob?")
+    expect(refused).to_contain_text(re.compile("rejected|decided"))
+    console.shot("-answers")
+    console.faults[:] = [fault for fault in console.faults if "409" not in fault]  # what was just shown
+    dialog.get_by_role("button", name="Close", exact=True).last.click()
+    expect(bar).to_have_count(0)
+    told = [engine.get(f"/approvals/{approval}") for _, approval in asked.values()]
+    assert [(each["status"], each["comment"]) for each in told] == [
+        ("approved", "all were asked"), ("rejected", "faster"), ("approved", "all were asked"),
+    ]  # fmt: skip
+    engine.until_status(asked["cyd"][0], "completed")
+
+
+def test_what_nobody_but_an_operator_moves_is_one_press_from_the_overview(console: Console, engine: Engine) -> None:
+    """A minute has to pass before a queue without a worker strands what is in it: here it has."""
+    engine.publish("name: stranded\ntasks: { wait: { run: shop.notify, queue: nowhere } }")
+    stuck, fresh = engine.start("stranded"), engine.start("stranded")
+    with psycopg.connect(engine.stack.postgres, autocommit=True) as connection:
+        late = "UPDATE task SET changed_at = changed_at - interval '61 s' WHERE run_id = %s"
+        assert connection.execute(late, (stuck,)).rowcount == 1
+    page = console.open("/")
+    tile = page.locator(".tile", has_text="Stuck")
+    expect(tile).to_contain_text(re.compile("Stuck[1-9]"))
+    tile.click()
+    expect(page.get_by_role("button", name="Stuck", exact=True)).to_have_attribute("aria-pressed", "true")
+    expect(page.locator(f"[data-row='{stuck}']")).to_be_visible()
+    expect(page.locator(f"[data-row='{fresh}']")).to_have_count(0)
+    console.open(f"/runs/{stuck}")
+    expect(page.locator(".banner [data-code=NO_WORKER]")).to_be_visible()
 
 
 def test_a_limit_is_changed_while_tasks_wait(console: Console, engine: Engine) -> None:

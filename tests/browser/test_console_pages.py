@@ -282,3 +282,24 @@ def test_everything_is_reached_by_keyboard(console: Console, scene: dict[str, st
     expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_columns_are_picked_and_kept_in_the_address_and_the_browser(console: Console, engine: Engine) -> None:
+    run_id = engine.start("lonely")
+    page = console.open("/runs")
+    heads = page.locator("[role=columnheader]")
+    usual = ["", "Status", "Run", "Version", "Tasks", "Started by", "Started", "Duration"]
+    expect(heads).to_have_text(usual)
+    page.locator(".picker summary").click()
+    picker = page.get_by_role("group", name="Columns")
+    picker.get_by_label("Tasks").uncheck()
+    picker.get_by_label("Priority").check()
+    page.keyboard.press("Escape")
+    picked = [head for head in usual if head != "Tasks"] + ["Priority"]
+    expect(heads).to_have_text(picked)
+    expect(page).to_have_url(re.compile("columns="))
+    console.open("/runs")
+    expect(heads).to_have_text(picked)
+    console.open("/runs?columns=status")
+    expect(heads).to_have_text(["", "Status", "Run"])
+    expect(page.locator(f"[data-row='{run_id}']")).to_be_visible()

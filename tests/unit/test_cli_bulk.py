@@ -74,6 +74,29 @@ def test_a_bulk_that_means_nothing_asks_nothing(api: FakeApi, arguments: list[st
     assert api.asked == []
 
 
+def test_the_rest_of_a_bulk_is_another_one_of_exactly_what_had_no_turn(api: FakeApi) -> None:
+    api.answers[f"GET /bulk/{BULK_ID}"] = httpx.Response(200, json={**BULK, "reason": "a bad deploy", "rate": 2.5})
+    api.answers[f"GET /bulk/{BULK_ID}/items"] = httpx.Response(
+        200, json={"items": [{"run_id": RUN_ID}, {"run_id": BULK_ID}], "next": None}
+    )
+    api.answers["POST /bulk"] = [  # type: ignore[assignment]
+        httpx.Response(200, json={**PREVIEW, "filter": ""}), httpx.Response(202, json=BULK),
+    ]  # fmt: skip
+    asked = headrace("bulk", "--rest", BULK_ID, "--yes")
+    assert asked.exit_code == 0, asked.output
+    assert body_of(api) == {
+        "act": "cancel", "filter": "", "run_ids": [RUN_ID, BULK_ID], "reason": "a bad deploy", "rate": 2.5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("act", "items"), [("cancel", []), ("replay", [{"run_id": None}])])
+def test_a_bulk_without_a_rest_of_runs_asks_nothing(api: FakeApi, act: str, items: list[Any]) -> None:
+    api.answers[f"GET /bulk/{BULK_ID}"] = httpx.Response(200, json={**BULK, "act": act})
+    api.answers[f"GET /bulk/{BULK_ID}/items"] = httpx.Response(200, json={"items": items, "next": None})
+    assert headrace("bulk", "--rest", BULK_ID, "--yes").exit_code == 2
+    assert len(api.asked) == 2
+
+
 def test_nothing_is_asked_when_nobody_can_be_asked(api: FakeApi) -> None:
     api.answers["POST /bulk"] = httpx.Response(200, json=PREVIEW)
     assert headrace("bulk", "cancel", "-w", "orders").exit_code == 2

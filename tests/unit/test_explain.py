@@ -398,6 +398,19 @@ def test_a_run_that_cleans_up_says_why_and_how_far_it_has_come(stop: Stop, why: 
     assert explain_task(of, 2)[0].text == "Task two waits for the end of one, not ended yet."
 
 
+@pytest.mark.parametrize("kind", ["cancelled", "terminated"])
+def test_no_replay_is_offered_of_what_an_end_by_hand_has_closed(kind: str):
+    """A clean-up comes back after a cancel; all else does not."""
+    broken = {1: task(TaskStatus.FAILED, task=1, error=Failure("ERROR", "no"), letter=Letter(ID, "parked"))}
+    ended = facts(None, RunStatus(kind), tasks=broken, ended=frozenset(range(7)), stop=Stop(kind, ago(4), "ana"))
+    cleaned = facts(None, RunStatus.FAILED, plan=TIDY, tasks=broken, ended=frozenset(range(3)),
+                    stop=Stop("cancelled", ago(4), "ana"), is_cancelled=True)  # fmt: skip
+    for of, verbs in ((ended, ["discard"]), (cleaned, ["replay", "discard"])):
+        (cause,) = [each for each in explain_task(of, 1) if each.code == "TASK_FAILED"]
+        assert [act.api for act in cause.acts] == [f"POST /dead-letters/{ID}/{verb}" for verb in verbs]
+        assert (f"its run was {kind}" in cause.moves) == (of is ended)
+
+
 def test_what_is_undone_is_told_with_why_and_what_is_left():
     first, second = compensation_of(3), compensation_of(CLAIMS)
     tasks = {

@@ -13,10 +13,12 @@ export interface Prefs {
   /** Roles of the actor, with commas between them; only the local token may say them. */
   roles: string;
   nav: "wide" | "narrow" | "auto";
+  /** Of the list of runs, with commas between them; empty for the usual ones. */
+  columns: string;
 }
 
 const KEY = "headrace-console";
-const DEFAULTS: Prefs = { theme: "system", clock: "relative", density: "normal", actor: "console", roles: "", nav: "auto" };
+const DEFAULTS: Prefs = { theme: "system", clock: "relative", density: "normal", actor: "console", roles: "", nav: "auto", columns: "" };
 
 function read(): Prefs {
   try {

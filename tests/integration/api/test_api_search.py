@@ -51,6 +51,11 @@ FINDS = {
     "is:ended": "failed done",
     "is:open -status:pausing,paused": "asking queued retrying",
     "is:open is:ended": "",
+    "is:stuck": "",
+    "-is:stuck is:open": "paused asking queued retrying",
+    "is:ended,stuck": "failed done",
+    "-is:ended,stuck": "paused asking queued retrying",
+    "is:open,stuck": "paused asking queued retrying",
     "workflow:orders": "paused retrying failed done",
     "workflow:ord*": "paused retrying failed done",
     "workflow:*": "paused asking queued retrying failed done",
@@ -312,6 +317,75 @@ async def test_every_view_that_is_always_there_can_be_read(api, scene):
     for view in (await api.read("/views"))["items"]:
         found = await names(api, scene, view["filter"])
         assert bool(found) == (view["name"] not in ("Waiting for a slot", "Stuck")), view
+
+
+STUCK = {
+    "retrying stands aside": "UPDATE run SET status = 'needs_attention', attention = true WHERE run_id = 'RETRYING'",
+    "retrying has a timer": "UPDATE timer SET due_at = AGO WHERE run_id = 'RETRYING'",
+    "retrying was asked to end": "INSERT INTO inbox (inbox_id, run_id, kind, body, created_at) "
+    "VALUES (gen_random_uuid(), 'RETRYING', 'cancelled', '{}', AGO)",
+    "queued has no worker": "UPDATE task SET changed_at = AGO WHERE run_id = 'QUEUED'",
+    "asking has expired": "UPDATE approval SET expires_at = AGO WHERE run_id = 'ASKING'",
+    "asking asks nobody": "DELETE FROM approval WHERE run_id = 'ASKING'; "
+    "UPDATE task SET changed_at = AGO WHERE run_id = 'ASKING' AND status = 'waiting'",
+    "queued has nothing open": "DELETE FROM task WHERE run_id = 'QUEUED'; "
+    "UPDATE run SET updated_at = AGO WHERE run_id = 'QUEUED'",
+}
+
+
+def make_so(engine, statement, scene):
+    """AGO: when a minute is just over. A name in capitals is the id of that run."""
+    for name, run_id in scene.items():
+        statement = statement.replace(name.upper(), run_id)
+    engine.connection.execute(statement.replace("AGO", "now() - interval '61 s'").encode())
+
+
+@pytest.mark.parametrize("why", STUCK)
+async def test_what_nothing_moves_without_an_operator_is_stuck(api, engine, scene, why):
+    make_so(engine, STUCK[why], scene)
+    name = why.partition(" ")[0]
+    assert await names(api, scene, "is:stuck") == [name]
+    assert (await api.read("/runs/count", filter="is:stuck"))["count"] == 1
+    assert await names(api, scene, "-is:stuck") == [each for each in FINDS[""].split() if each != name]
+    assert name in await names(api, scene, "is:stuck,ended")
+
+
+@pytest.mark.parametrize(
+    ("session", "is_stuck"),
+    [
+        ("now() + interval '9 s', NULL, false", False),
+        ("now() - interval '30 s', NULL, false", False),
+        ("now() + interval '9 s', now() - interval '30 s', false", False),
+        ("AGO, NULL, false", True),
+        ("now() + interval '9 s', AGO, false", True),
+        ("now() + interval '9 s', NULL, true", True),
+    ],
+)
+async def test_a_queue_without_a_worker_is_given_a_minute(api, engine, scene, session, is_stuck):
+    """A rolling restart strands nobody, however long the queue is."""
+    make_so(engine, "UPDATE task SET changed_at = AGO WHERE run_id = 'QUEUED'", scene)
+    statement = (
+        "INSERT INTO worker_session (session_id, worker, queues, slots, seq, lease, renewed_at, expires_at, ended_at, "
+        "draining) VALUES (gen_random_uuid(), 'w', '{slow}', 4, 1, '10 s', now(), GIVEN)"
+    )
+    make_so(engine, statement.replace("GIVEN", session), scene)
+    assert await names(api, scene, "is:stuck") == (["queued"] if is_stuck else [])
+
+
+async def test_what_undoes_a_task_may_be_stuck_in_a_queue_of_its_own(api, engine):
+    await api.publish("name: undo\ntasks: { a: { run: x, compensate: { run: y, queue: rare } } }")
+    scene = {"undo": await api.start("undo", {})}
+    make_so(
+        engine,
+        "INSERT INTO worker_session (session_id, worker, queues, slots, seq, lease, renewed_at, expires_at) "
+        "VALUES (gen_random_uuid(), 'w', '{default}', 4, 1, '10 s', now(), now() + interval '9 s'); "
+        "UPDATE task SET changed_at = AGO",
+        {},
+    )
+    assert await names(api, scene, "is:stuck") == []
+    undoing = "INSERT INTO task (run_id, task, status, token, changed_at) VALUES ('UNDO', 200000000, 'queued', 1, AGO)"
+    make_so(engine, undoing, scene)
+    assert await names(api, scene, "is:stuck") == ["undo"]
 
 
 @pytest.mark.parametrize(

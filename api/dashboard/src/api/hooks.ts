@@ -47,6 +47,7 @@ export function useExplain(id: string, task?: string) {
     },
     refetchInterval: usePoll(5000),
     placeholderData: keepPreviousData,
+    enabled: Boolean(id),
   });
 }
 

@@ -1,18 +1,19 @@
 import { useQuery } from "@tanstack/react-query";
-import { useMemo } from "react";
+import { useEffect, useMemo, useState } from "react";
 import { delegate, endDelegation, yesesOf } from "../acts";
 import { get, type Schemas } from "../api/client";
 import { shortId, useList, useVersion } from "../api/hooks";
 import { usePrefs } from "../prefs";
 import { Link, useParams, useTitle } from "../router";
-import { actorOf, rolesOf } from "../session";
+import { actorOf, lacks, rolesOf } from "../session";
 import { ActButton } from "../ui/act";
 import { UserFault } from "../ui/fault";
 import { Instant } from "../ui/instant";
 import { Payload } from "../ui/json";
-import { Empty, Failure, Loading, Panel, Segmented, Tabs } from "../ui/parts";
+import { Button, Empty, Failure, Loading, Panel, Segmented, Tabs } from "../ui/parts";
 import { Status } from "../ui/status";
 import { DataTable, type Column } from "../ui/table";
+import { DecideMany, whyAlone } from "./decide_many";
 import { ApprovalActs, ApprovalFacts, Course, Votes } from "./approval";
 import { specsOf } from "./run/spec";
 import { Resolve } from "./run/task_panel";
@@ -49,8 +50,16 @@ function Inbox({ status, selected, set }: { status: Shown; selected: string; set
   const key = ["approvals", "list", status, ...(status === "mine" ? [actorOf(prefs), rolesOf(prefs).join()] : [])];
   const list = useList<Approval>(key, (page, signal) => get("/approvals", {}, { ...asked, limit: 100, ...(page ? { page } : {}) }, signal), { live: 5000 });
   const isOpen = status === "waiting" || status === "mine";
+  const [chosen, setChosen] = useState(new Set<string>());
+  const [verdict, setVerdict] = useState<"approve" | "reject" | null>(null);
+  useEffect(() => setChosen(new Set()), [status]);
+  const several = list.rows.filter((row) => chosen.has(row.approval_id) && row.status === "waiting");
+  const form = several[0]?.form;
   const columns = useMemo<Column<Approval>[]>(
     () => [
+      ...(isOpen
+        ? [{ id: "chosen", head: "", width: "22px", cell: (row: Approval) => <Choice row={row} why={whyAlone(row, form)} isChosen={chosen.has(row.approval_id)} onChange={() => setChosen((before) => new Set(before.has(row.approval_id) ? [...before].filter((id) => id !== row.approval_id) : [...before, row.approval_id]))} /> }]
+        : []),
       { id: "status", head: "Status", width: "116px", cell: (row) => <Status of={row.status} /> },
       { id: "title", head: "Question", width: "minmax(180px, 2fr)", cell: (row) => <b className="clip">{row.title || row.task}</b> },
       { id: "votes", head: "Yeses", width: "62px", right: true, cell: (row) => <span className="num muted">{yesesOf(row)}/{row.needed}</span> },
@@ -60,7 +69,7 @@ function Inbox({ status, selected, set }: { status: Shown; selected: string; set
         ? { id: "expires", head: "Expires", width: "96px", cell: (row: Approval) => (row.expires_at ? <Instant at={row.expires_at} future /> : <span className="faint">never</span>) }
         : { id: "by", head: "Decided by", width: "minmax(110px, 1fr)", cell: (row: Approval) => <span className="clip muted">{row.decided_by ?? ""}</span> },
     ],
-    [isOpen],
+    [isOpen, chosen, form],
   );
   const shown = selected || list.rows[0]?.approval_id;
   return (
@@ -73,6 +82,15 @@ function Inbox({ status, selected, set }: { status: Shown; selected: string; set
           options={(Object.keys(WORDS) as Shown[]).map((value) => ({ value, word: WORDS[value] }))}
         />
       </div>
+      {several.length > 0 && (
+        <div className="group-acts" role="group" aria-label="One decision of many questions">
+          <b>{several.length} {several.length === 1 ? "question" : "questions"} chosen</b>
+          <Button kind="quiet" small icon="cross" label="Choose none" onClick={() => setChosen(new Set())} />
+          <Button small icon="check" kind="primary" why={lacks("approve")} onClick={() => setVerdict("approve")}>Approve {several.length} …</Button>
+          <Button small icon="cross" kind="danger" why={lacks("approve")} onClick={() => setVerdict("reject")}>Reject {several.length} …</Button>
+        </div>
+      )}
+      {verdict && <DecideMany questions={several} verdict={verdict} onClose={() => { setVerdict(null); setChosen(new Set()); }} />}
       {list.query.error ? <Failure error={list.query.error} /> : !list.query.data ? <Loading /> : (
         <div className="split">
           <DataTable
@@ -90,6 +108,14 @@ function Inbox({ status, selected, set }: { status: Shown; selected: string; set
         </div>
       )}
     </>
+  );
+}
+
+function Choice({ row, why, isChosen, onChange }: { row: Approval; why: string | undefined; isChosen: boolean; onChange: () => void }) {
+  return (
+    <span className="choice" title={why} onClick={(event) => event.stopPropagation()}>
+      <input type="checkbox" aria-label={`Choose ${row.title || row.task} of ${shortId(row.workflow, row.run_id)}`} checked={isChosen} disabled={Boolean(why) && !isChosen} onChange={onChange} />
+    </span>
   );
 }
 

@@ -3,9 +3,10 @@ import { useMemo, useState, type ReactNode } from "react";
 import { discardLetter, discardMany, replayLetter, replayMany, stopReplay } from "../acts";
 import { get, parseJson, search, send, type Schemas } from "../api/client";
 import { filterOf } from "../api/filter";
-import { shortId, useList } from "../api/hooks";
+import { shortId, useExplain, useList } from "../api/hooks";
 import { go, Link, useParams, useTitle } from "../router";
 import { ActButton, ActDialog, type Act } from "../ui/act";
+import { offers } from "../ui/explain";
 import { errorLine, UserFault } from "../ui/fault";
 import { FilterBar } from "../ui/filter";
 import { Icon } from "../ui/icons";
@@ -255,6 +256,8 @@ function Repair({ letter }: { letter: Schemas["DeadLetterContext"] }) {
   const { value, wrong } = useMemo(() => parsed(text), [text]);
   const isEdited = text.trim() !== original.text.trim();
   const isParked = letter.status === "parked";
+  const explained = useExplain(letter.kind === "task" && isParked ? (letter.run_id ?? "") : "", letter.task ?? undefined).data;
+  const whyNot = wrong ? "the copy is not JSON" : explained && !offers(explained, letter.dead_letter_id) ? "its run takes nothing up again" : undefined;
   return (
     <Panel title={isParked ? "Edit a copy and replay" : "Its input"} className="repair">
       {original.missing && <p className="muted">{original.missing}</p>}
@@ -265,7 +268,7 @@ function Repair({ letter }: { letter: Schemas["DeadLetterContext"] }) {
           </Field>
           {isEdited && !wrong && <Difference label="What was changed" before={original.text} after={pretty(value)} />}
           <div className="task-acts">
-            <ActButton small={false} icon="replay" kind="primary" why={wrong ? "the copy is not JSON" : undefined} act={() => replayLetter(letter, isEdited ? value : undefined)}>{isEdited ? "Replay the edited copy …" : "Replay as it was …"}</ActButton>
+            <ActButton small={false} icon="replay" kind="primary" why={whyNot} act={() => replayLetter(letter, isEdited ? value : undefined)}>{isEdited ? "Replay the edited copy …" : "Replay as it was …"}</ActButton>
             {isEdited && <Button onClick={() => setText(original.text)}>Back to the original</Button>}
           </div>
         </>

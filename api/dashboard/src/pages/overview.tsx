@@ -21,6 +21,7 @@ export function OverviewPage() {
   const groups = useQuery({ queryKey: ["letter-groups", "overview"], queryFn: ({ signal }) => get("/dead-letters/groups", {}, { limit: 6 }, signal) });
   const approvals = useQuery({ queryKey: ["approvals", "overview"], queryFn: ({ signal }) => get("/approvals", {}, { limit: 6 }, signal) });
   const runs = useQuery({ queryKey: ["recent-runs"], queryFn: ({ signal }) => get("/runs", {}, { limit: 8 }, signal) });
+  const stuck = useQuery({ queryKey: ["runs-count", "is:stuck"], queryFn: ({ signal }) => get("/runs/count", {}, { filter: "is:stuck" }, signal), refetchInterval: 10_000 }).data;
   if (!data) return <div className="page">{error ? <Failure error={error} retry={() => void refetch()} /> : <Loading />}</div>;
   const open = Object.values(data.runs).reduce((sum, count) => sum + count, 0);
   return (
@@ -31,7 +32,7 @@ export function OverviewPage() {
         <Tile to="/runs?filter=status:running" icon="ring" tone="busy" word="Running" value={data.runs.running ?? 0} more="runs with something to do" />
         <Tile to="/approvals" icon="person" tone={data.approvals_waiting + data.parked_tasks ? "wait" : "idle"} word="Wait for a person" value={data.approvals_waiting + data.parked_tasks} more={data.parked_tasks ? `${data.parked_tasks} of them: did it happen?` : "approvals to decide"} />
         <Tile to="/dead-letters" icon="letters" tone={data.dead_letters_parked ? "bad" : "idle"} word="Dead letters" value={data.dead_letters_parked} more="to repair and replay" />
-        <Tile to="/runs?filter=status:needs_attention" icon="alert" tone={data.runs.needs_attention ? "warn" : "idle"} word="Stuck" value={data.runs.needs_attention ?? 0} more="stand aside for an operator" />
+        <Tile to="/runs?filter=is:stuck" icon="alert" tone={stuck?.count ? "warn" : "idle"} word="Stuck" value={stuck?.count ?? "–"} more={stuck?.has_more ? "of the newest open runs" : "runs that only an operator moves"} />
         <Tile to="/workers" icon="workers" tone={data.workers_lost ? "warn" : data.workers_live ? "ok" : "warn"} word="Workers" value={data.workers_live} more={data.workers_lost ? `${data.workers_lost} lost within the hour` : "live sessions"} />
         <Tile to="/system" icon="clock" tone={data.timers_late ? "warn" : "idle"} word="Timers late" value={data.timers_late} more={data.timers_late ? `by ${length(data.timer_lateness_seconds * 1000)}` : "all on time"} />
         <Tile to="/system" icon="triggers" tone={lagTone(data)} word="Outbox lag" value={data.outbox_lag_bytes === null ? "–" : size(data.outbox_lag_bytes)} more={data.relay_renewed_seconds === null ? "no relay yet" : `relay heard of ${length(data.relay_renewed_seconds * 1000)} ago`} />

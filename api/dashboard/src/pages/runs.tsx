@@ -4,7 +4,7 @@ import { keepView, removeView } from "../acts";
 import { get, type Schemas } from "../api/client";
 import { isOver, shortId, useList } from "../api/hooks";
 import { onNews } from "../api/live";
-import { currentPrefs } from "../prefs";
+import { currentPrefs, setPrefs, usePrefs } from "../prefs";
 import { go, useParam, useTitle } from "../router";
 import { actorOf } from "../session";
 import { ActButton, Command } from "../ui/act";
@@ -29,7 +29,40 @@ const columnsOf = (chosen: Set<string>, choose: (id: string) => void): Column<Ru
   { id: "trigger", head: "Started by", width: "minmax(110px, 1fr)", cell: (run) => <span className="muted clip">{run.trigger}</span> },
   { id: "created", head: "Started", width: "110px", cell: (run) => <Instant at={run.created_at} /> },
   { id: "took", head: "Duration", width: "96px", right: true, cell: (run) => <Elapsed from={run.created_at} to={run.finished_at} /> },
+  { id: "ended", head: "Ended", width: "110px", cell: (run) => (run.finished_at ? <Instant at={run.finished_at} /> : <span className="faint">–</span>) },
+  { id: "updated", head: "Moved", width: "110px", cell: (run) => <Instant at={run.updated_at} /> },
+  { id: "deadline", head: "Deadline", width: "110px", cell: (run) => (run.deadline_at ? <Instant at={run.deadline_at} future /> : <span className="faint">–</span>) },
+  { id: "priority", head: "Priority", width: "76px", right: true, cell: (run) => <span className="num">{run.priority}</span> },
+  { id: "events", head: "Events", width: "76px", right: true, cell: (run) => <span className="num muted">{run.row_version}</span> },
 ];
+const ALWAYS = new Set(["chosen", "run"]);
+const USUAL = "status,version,tasks,trigger,created,took";
+
+/** Which columns: those of the address, or else those that were chosen last in this browser. */
+function useColumns(): [Set<string>, (id: string) => void] {
+  const [given, set] = useParam("columns");
+  const kept = usePrefs().columns;
+  const shown = useMemo(() => new Set((given || kept || USUAL).split(",")), [given, kept]);
+  const toggle = (id: string) => {
+    const next = [...toggled(shown, id)].join(",") || "run";
+    setPrefs({ columns: next });
+    set(next);
+  };
+  return [shown, toggle];
+}
+
+function ColumnPicker({ columns, shown, toggle }: { columns: Column<Run>[]; shown: Set<string>; toggle: (id: string) => void }) {
+  return (
+    <details className="picker" onKeyDown={(event) => { if (event.key === "Escape") event.currentTarget.open = false; }}>
+      <summary className="button small">Columns</summary>
+      <div className="picker-list" role="group" aria-label="Columns">
+        {columns.filter((column) => !ALWAYS.has(column.id)).map((column) => (
+          <label key={column.id}><input type="checkbox" checked={shown.has(column.id)} onChange={() => toggle(column.id)} /> {column.head}</label>
+        ))}
+      </div>
+    </details>
+  );
+}
 
 /** A press here chooses the row, and does not open it. */
 function Choice({ label, checked, onChange }: { label: string; checked: boolean; onChange: () => void }) {
@@ -54,6 +87,7 @@ export function RunsPage() {
   );
   const [chosen, setChosen] = useState(new Set<string>());
   const columns = useMemo(() => columnsOf(chosen, (id) => setChosen((before) => toggled(before, id))), [chosen]);
+  const [shown, toggle] = useColumns();
   const [fresh, setFresh] = useState(new Set<string>());
   useEffect(() => {
     setFresh(new Set());
@@ -95,6 +129,7 @@ export function RunsPage() {
         <h1>Runs</h1>
         <Count filter={filter} />
         <span className="grow" />
+        <ColumnPicker columns={columns} shown={shown} toggle={toggle} />
         <Button icon="download" small onClick={() => download("runs.csv", csv(list.rows))} disabled={!list.rows.length}>CSV of these</Button>
       </header>
       <Views filter={filter} onChange={setFilter} />
@@ -109,7 +144,7 @@ export function RunsPage() {
           <DataTable
             label="Runs, newest first"
             rows={list.rows}
-            columns={columns}
+            columns={columns.filter((column) => ALWAYS.has(column.id) || shown.has(column.id))}
             keyOf={(run) => run.run_id}
             onOpen={(run) => go(`/runs/${run.run_id}`)}
             more={list.more}

@@ -46,10 +46,14 @@ export interface Act {
   /** Why it cannot be done as it stands. */
   wrong?: string;
   confirm?: string;
+  /** What is chosen before all else, since all else hangs on it: another choice is another act. */
+  choice?: { word: string; value: string; options: { value: string; word: string }[]; choose: (value: string) => Promise<Act> };
 }
 
 // == the dialog =======================================================================================================
-export function ActDialog({ act, onClose }: { act: Act; onClose: () => void }) {
+export function ActDialog({ act: first, onClose }: { act: Act; onClose: () => void }) {
+  const [act, setAct] = useState(first);
+  const [isLooking, setLooking] = useState(false);
   const prefs = usePrefs();
   const actor = actorOf(prefs);
   const client = useQueryClient();
@@ -69,8 +73,19 @@ export function ActDialog({ act, onClose }: { act: Act; onClose: () => void }) {
   };
   const unfilled = act.form?.fields.map((field) => [field.schema.title ?? field.name, faultOf(field, values[field.name])] as const).find(([, fault]) => fault);
   const why = act.wrong ?? (unfilled && `${unfilled[0]} ${unfilled[1]}`) ?? (act.reason === "required" && !reason.trim() ? "a reason is needed" : act.confirm && typed !== act.confirm ? `type ${act.confirm} to confirm` : undefined);
+  const choose = async (value: string) => {
+    setLooking(true);
+    setError(null);
+    try {
+      setAct((await act.choice?.choose(value)) ?? act);
+    } catch (e) {
+      setError(e);
+    } finally {
+      setLooking(false);
+    }
+  };
   const carryOut = async () => {
-    if (isSending || why) return;
+    if (isSending || isLooking || why) return;
     setSending(true);
     setError(null);
     try {
@@ -94,7 +109,16 @@ export function ActDialog({ act, onClose }: { act: Act; onClose: () => void }) {
           void carryOut();
         }}
       >
-        <div className="dialog-body">
+        <div className="dialog-body" aria-busy={isLooking}>
+          {act.choice && (
+            <Field label={act.choice.word}>
+              {(id) => (
+                <select id={id} value={act.choice?.value} disabled={isLooking || isSending} onChange={(event) => void choose(event.target.value)}>
+                  {act.choice?.options.map((option) => <option key={option.value} value={option.value}>{option.word}</option>)}
+                </select>
+              )}
+            </Field>
+          )}
           <ul className="will">
             {act.will.map((line, index) => <li key={index}>{line}</li>)}
           </ul>
@@ -122,7 +146,7 @@ export function ActDialog({ act, onClose }: { act: Act; onClose: () => void }) {
         <footer className="dialog-foot">
           <span className="grow faint">{why}</span>
           <Button onClick={onClose}>Not now</Button>
-          <Button type="submit" kind={act.tone ?? "primary"} disabled={isSending || Boolean(why)} title={why}>{isSending ? "sending …" : act.verb}</Button>
+          <Button type="submit" kind={act.tone ?? "primary"} disabled={isSending || isLooking || Boolean(why)} title={why}>{isSending ? "sending …" : act.verb}</Button>
         </footer>
       </form>
     </Dialog>

@@ -28,6 +28,10 @@ export function toneOfCause(code: string): Tone {
   return "busy";
 }
 
+/** Whether explain offers to replay the letter: there is one place that knows, and it is not here. */
+export const offers = (explanation: Schemas["Explanation"] | undefined, letterId: string | undefined): boolean =>
+  Boolean(explanation?.causes.some((cause) => cause.acts.some((act) => act.api === `POST /dead-letters/${letterId ?? ""}/replay`)));
+
 const ICONS: Record<Tone, IconName> = { bad: "cross", ok: "check", warn: "alert", wait: "clock", busy: "ring", idle: "dot" };
 
 /** The page of the console for what a cause points to. */

@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { lazy, Suspense, type ReactNode } from "react";
-import { cancelRun, controlRun, decide, prioritise, releaseRun, replayLetter } from "../../acts";
+import { cancelRun, controlRun, decide, holdBack, pauseTask, prioritise, releaseRun, replayLetter } from "../../acts";
 import { ApiError, get, type Schemas } from "../../api/client";
 import { isOver, shortId, useExplain, useRelations, useRun, useSpans } from "../../api/hooks";
 import { Link, useParam, useTitle } from "../../router";
@@ -137,18 +137,27 @@ function Banner({ run }: { run: Schemas["Run"] }) {
   if (run.status === "completed") return null;
   return (
     <div className="banner" aria-live="polite">
-      <Causes explanation={data} limit={2} acts={(cause) => <CauseAct cause={cause} run={run} />} />
+      <Causes explanation={data} limit={2} acts={(cause) => <CauseActs cause={cause} run={run} />} />
     </div>
   );
 }
 
-function CauseAct({ cause, run }: { cause: Schemas["Cause"]; run: Schemas["Run"] }) {
-  if (run.status === "paused" && cause.code.includes("PAUSE")) return <ActButton kind="primary" act={() => controlRun(run, "resume")}>Resume …</ActButton>;
-  if (cause.code === "NEEDS_ATTENTION") return <ActButton kind="primary" act={() => releaseRun(run)}>Release …</ActButton>;
-  if (cause.points_to.kind === "pool") return <ActButton act={() => prioritise(run)}>Priority …</ActButton>;
-  if (cause.points_to.kind === "approval" && cause.code === "APPROVAL_OPEN") return <Decide approvalId={cause.points_to.id} />;
-  if (cause.points_to.kind === "dead_letter" && cause.points_to.id) return <LetterActs letterId={cause.points_to.id} />;
-  if (cause.code === "PARKED" && cause.tasks[0]) return <Link to={`/runs/${run.run_id}?task=${encodeURIComponent(cause.tasks[0])}`} className="link">Say what happened</Link>;
+/** The buttons of a cause are the acts that explain offers with it: which of them are possible is known there, and only there. */
+function CauseActs({ cause, run }: { cause: Schemas["Cause"]; run: Schemas["Run"] }) {
+  const offered = cause.acts.map((act) => /^POST \/([\w-]+)\/([^/ ]+)\/(\w+)/.exec(act.api) ?? []);
+  const all = new Set(offered.map(([, kind, , verb]) => `${kind ?? ""} ${verb ?? ""}`));
+  const id = decodeURIComponent(offered[0]?.[2] ?? "");
+  const task = cause.tasks[0];
+  if (all.has("runs release")) return <ActButton kind="primary" act={() => releaseRun(run)}>Release …</ActButton>;
+  if (all.has("runs resume")) return <ActButton kind="primary" act={() => controlRun(run, "resume")}>Resume …</ActButton>;
+  if (all.has("tasks resume")) return <ActButton kind="primary" act={() => pauseTask(run, id.slice(run.run_id.length + 1), "resume")}>Resume …</ActButton>;
+  if (all.has("workflows resume")) return <ActButton kind="primary" act={() => holdBack("workflow", id, "resume")}>Resume {id} …</ActButton>;
+  if (all.has("queues resume")) return <ActButton kind="primary" act={() => holdBack("queue", id, "resume")}>Resume queue {id} …</ActButton>;
+  if (all.has("runs priority")) return <ActButton act={() => prioritise(run)}>Priority …</ActButton>;
+  if (all.has("approvals approve")) return <Decide approvalId={id} />;
+  if (all.has("dead-letters replay")) return <LetterActs letterId={id} />;
+  if (all.has("dead-letters discard")) return <Link to={`/dead-letters/${id}`} className="button small"><span>Its dead letter</span></Link>;
+  if (all.has("tasks resolve") && task) return <Link to={`/runs/${run.run_id}?task=${encodeURIComponent(task)}`} className="link">Say what happened</Link>;
   return null;
 }
 

@@ -61,7 +61,11 @@ function Preview({ shown }: { shown: Rerun }) {
 export async function foreseeRerun(run: Run, tasks: string[], edited?: { before: unknown; after: unknown }, version?: number): Promise<Act> {
   const path = fill("/runs/{id}/rerun", { id: run.run_id });
   const asked = { tasks, ...(edited ? { input: edited.after } : {}), ...(version === undefined ? {} : { version }) };
-  const shown = await send<Rerun>({ method: "POST", path, body: { ...asked, dry_run: true } });
+  const [shown, { versions, latest_version }] = await Promise.all([
+    send<Rerun>({ method: "POST", path, body: { ...asked, dry_run: true } }),
+    get("/workflows/{workflow}", { workflow: run.workflow }),
+  ]);
+  const isOwn = shown.to_version === shown.version;
   const name = shortId(run.workflow, run.run_id);
   const repeats = shown.again.filter((each) => each.effect === "repeats").length;
   const from = tasks.map((task) => ` --from ${task}`).join("");
@@ -70,7 +74,7 @@ export async function foreseeRerun(run: Run, tasks: string[], edited?: { before:
     verb: `Rerun ${shown.again.length} ${shown.again.length === 1 ? "task" : "tasks"}`,
     does: "rerun",
     will: [
-      shown.to_version === shown.version
+      isOwn
         ? `The same run goes on, on version ${shown.version}, the one that it is on.`
         : `The same run goes on, moved from version ${shown.version} to ${shown.to_version}. What that adds runs, too.`,
       `Its attempts are numbered on, and its former results stay with them.`,
@@ -82,10 +86,17 @@ export async function foreseeRerun(run: Run, tasks: string[], edited?: { before:
     body: (reason) => ({ ...asked, reason, row_version: shown.row_version }),
     cli: (reason) => `headrace rerun ${run.run_id}${from}${edited ? ` --input ${quote(JSON.stringify(edited.after))}` : ""}${version === undefined ? "" : ` --version ${version}`}${reason ? ` --reason ${quote(reason)}` : ""}`,
     wrong: shown.obstacles.length ? "something stands in the way of that version" : undefined,
+    choice: {
+      word: "On version",
+      value: String(shown.to_version),
+      options: versions.map((each) => ({ value: String(each.version), word: versionWord(each.version, shown.version, latest_version) })),
+      choose: (value) => foreseeRerun(run, tasks, edited, Number(value) === shown.version ? undefined : Number(value)),
+    },
     extra: (
       <>
         <Obstacles of={shown.obstacles} />
-        <Preview shown={shown} />
+        {!isOwn && !shown.obstacles.length && <Notice tone="ok">It fits version {shown.to_version}: nothing stands in the way.</Notice>}
+        {!shown.obstacles.length && <Preview shown={shown} />}
         {edited && <Difference label="What was changed of the input" before={pretty(edited.before)} after={pretty(edited.after)} />}
       </>
     ),
@@ -98,6 +109,9 @@ export async function foreseeRerun(run: Run, tasks: string[], edited?: { before:
     to: `/runs/${run.run_id}`,
   };
 }
+
+const versionWord = (version: number, own: number, latest: number): string =>
+  `v${version}${version === own ? ", the one that it is on" : ""}${version === latest ? ", the latest" : ""}`;
 
 function Obstacles({ of }: { of: Schemas["Obstacle"][] }) {
   if (!of.length) return null;

@@ -4,11 +4,11 @@ import { useMemo, useState, type ReactNode } from "react";
 import { crashWorker, decide, pauseTask, replayLetter, resolveTask, skipTask } from "../../acts";
 import { get, parseJson, search, type Schemas } from "../../api/client";
 import { filterOf } from "../../api/filter";
-import { isOver, useAttempts, useExplain, useTask, useVersion, useWorkflow } from "../../api/hooks";
+import { isOver, useAttempts, useExplain, useTask, useVersion } from "../../api/hooks";
 import { Link } from "../../router";
 import { canCrash } from "../../session";
 import { ActButton } from "../../ui/act";
-import { Causes } from "../../ui/explain";
+import { Causes, offers } from "../../ui/explain";
 import { UserFault } from "../../ui/fault";
 import { Icon } from "../../ui/icons";
 import { Elapsed, Instant } from "../../ui/instant";
@@ -90,6 +90,7 @@ function TaskActs({ run, task }: { run: Schemas["Run"]; task: Schemas["Task"] })
     enabled: task.status === "failed",
   });
   const letter = letters.data?.items[0];
+  const canReplay = offers(useExplain(run.run_id, task.name).data, letter?.dead_letter_id);
   return (
     <>
       {isAsking && approval.data && (
@@ -103,8 +104,8 @@ function TaskActs({ run, task }: { run: Schemas["Run"]; task: Schemas["Task"] })
       {isParked && <Resolve task={{ task_id: task.task_id, run_id: run.run_id, task: task.name, workflow: run.workflow }} />}
       {letter && (
         <div className="task-acts">
-          <ActButton icon="replay" kind="primary" act={() => replayLetter(letter)}>Replay …</ActButton>
-          <Link to={`/dead-letters/${letter.dead_letter_id}`} className="button small"><Icon name="edit" size={14} /><span>Edit a copy and replay</span></Link>
+          {canReplay && <ActButton icon="replay" kind="primary" act={() => replayLetter(letter)}>Replay …</ActButton>}
+          <Link to={`/dead-letters/${letter.dead_letter_id}`} className="button small"><Icon name={canReplay ? "edit" : "letters"} size={14} /><span>{canReplay ? "Edit a copy and replay" : "Its dead letter"}</span></Link>
           <Link to={`/dead-letters${search({ fingerprint: letter.fingerprint })}`} className="link">Others of this cause</Link>
         </div>
       )}
@@ -139,9 +140,7 @@ function Take({ run, task }: { run: Schemas["Run"]; task: Schemas["Task"] }) {
   const made = useJson(output);
   const isEdited = input !== null && given.wrong === undefined && pretty(given.value) !== before;
   const over = isOver(run.status);
-  const latest = useWorkflow(run.workflow).data?.latest_version;
-  const [version, setVersion] = useState("");
-  const foresee = () => foreseeRerun(run, [task.name], isEdited ? { before: task.input ?? null, after: given.value } : undefined, version ? Number(version) : undefined);
+  const foresee = () => foreseeRerun(run, [task.name], isEdited ? { before: task.input ?? null, after: given.value } : undefined);
   const whyNoPause = task.is_paused || !["completed", "skipped", "cancelled", "failed"].includes(task.status) ? (over ? `the run is ${run.status} already` : undefined) : `it is ${task.status} already`;
   const whyNoRerun = !over ? "only a run that has ended runs again" : run.status.startsWith("compensat") ? "what the run did was undone" : !task.token && task.status === "pending" ? "it has not run" : given.wrong && "the input is not JSON";
   const whyNoSkip = run.status.startsWith("compensat") ? "its run undoes what it did" : ["completed", "skipped", "cancelled"].includes(task.status) ? `it is ${task.status} already` : task.approval_id !== null ? "a skip does not go round an approval" : made.wrong && "the output is not JSON";
@@ -149,11 +148,6 @@ function Take({ run, task }: { run: Schemas["Run"]; task: Schemas["Task"] }) {
     <div className="take">
       <div className="task-acts">
         <ActButton icon="replay" why={whyNoRerun || undefined} act={foresee}>{isEdited ? "Rerun from here with the edited input …" : "Rerun from here …"}</ActButton>
-        {over && latest !== undefined && latest !== run.version && (
-          <label className="inline-field">on
-            <select value={version} onChange={(event) => setVersion(event.target.value)}><option value="">v{run.version}, its own</option><option value={latest}>v{latest}, the latest</option></select>
-          </label>
-        )}
         {task.is_paused ? <ActButton icon="play" why={whyNoPause} act={() => pauseTask(run, task.name, "resume")}>Resume …</ActButton> : <ActButton icon="pause" why={whyNoPause} act={() => pauseTask(run, task.name, "pause")}>Pause …</ActButton>}
       </div>
       {over && task.input !== undefined && (
