@@ -10,6 +10,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
+from tests.chaos.cleanup_rules import clean_ups
 from tests.chaos.facts import (
     CLOCK_SECONDS,
     RUN_TERMINAL,
@@ -25,10 +26,11 @@ from tests.chaos.facts import (
     seconds_of,
     task_of,
 )
-from tests.chaos.operator_rules import bulks, pauses, versions
+from tests.chaos.limit_rules import limits
+from tests.chaos.operator_rules import bulks, pauses, task_pauses, versions
 from tests.chaos.pool_rules import pools
 from tests.chaos.run_rules import children, deadlines, repeats, sagas
-from tests.control_bits import CANCELLING, OVERDUE, PAUSES, TERMINATED
+from tests.control_bits import AWAITS_PERMIT, CANCELLING, OVERDUE, PAUSES, TERMINATED, WITHHOLDS
 
 LEASE_SECONDS: Final = 2.0
 SETTLE_SECONDS: Final = 15.0
@@ -75,13 +77,20 @@ def start_uniqueness(facts: Facts) -> Found:
             yield "an accepted start has no run", f"{entry['key']} {run_id}"
         elif keys.get(entry["key"]) != run_id:
             yield "one key was answered with two runs", f"{entry['key']} {run_id} {keys.get(entry['key'])}"
-        elif facts.runs[run_id]["input"] != entry["input"]:
+        elif facts.runs[run_id]["input"] != entry["input"] and not _is_dropped(entry, facts, run_id):
             yield "a key was accepted with another input", f"{entry['key']} {run_id}"
     owned = {run_id: key for key, run_id in keys.items()}
     children = {row["run_id"] for row in facts.dump.get("child_run", [])}
     for run_id in facts.runs:
         if owned.get(run_id) not in asked and run_id not in children:
             yield "a run that no client started", run_id
+
+
+def _is_dropped(entry: Row, facts: Facts, run_id: str) -> bool:
+    """A start that was answered with the run that goes already: of another start, with another key."""
+    mine = {row["key"] for row in facts.dump["trigger_key"] if row["run_id"] == run_id}
+    is_reuse = entry["input"]["n"] == -1
+    return facts.over(entry.get("workflow", "")) == "drop" and len(mine) > 1 and not is_reuse
 
 
 def durability(facts: Facts) -> Found:
@@ -152,6 +161,7 @@ def no_orphan_wait(facts: Facts) -> Found:
     wakers |= {row["run_id"] for row in facts.dump.get("parked_task", [])}
     wakers |= {row["run_id"] for row in facts.dump.get("signal_wait", [])}
     wakers |= {row["run_id"] for row in facts.dump.get("pool_waiter", [])}
+    wakers |= {row["run_id"] for row in facts.dump.get("run_permit", []) if row["granted_at"] is None}
     wakers |= {r["parent_run_id"] for r in facts.dump.get("child_run", []) if r["status"] in ("asked", "started")}
     wakers |= {run_id for (run_id, _), task in facts.tasks.items() if task["status"] in ("queued", "running")}
     for run_id, run in facts.runs.items():
@@ -176,10 +186,12 @@ def _status(counts: Counter[str], control: int, undone: dict[int, str]) -> str:
             return "terminated"
         if undone and all(status in TERMINAL for status in undone.values()):
             return "compensation_failed" if "failed" in undone.values() else "compensated"
-        if undone and not control & PAUSES:
+        if undone and not control & WITHHOLDS:
             return "compensating"
-        if undone:
+        if undone and control & PAUSES:
             return "pausing" if {"queued", "running"} & set(undone.values()) else "paused"
+        if undone:
+            return "cancelling" if control & CANCELLING else "waiting"
         if control & OVERDUE:
             return "failed"
         if control & CANCELLING and not counts["failed"]:
@@ -189,6 +201,8 @@ def _status(counts: Counter[str], control: int, undone: dict[int, str]) -> str:
         return "pausing" if counts["queued"] + counts["running"] else "paused"
     if control & CANCELLING:
         return "cancelling"
+    if control & AWAITS_PERMIT:
+        return "waiting"
     busy = counts["queued"] + counts["running"] + counts["pending"]
     return "waiting" if counts["waiting"] and not busy else "running"
 
@@ -269,15 +283,11 @@ def _differs(facts: Facts, key: Key) -> str | None:
             said_no = any(row["kind"] == "decided" for row in facts.of_task(key))
             return None if said_no or (*key, task["token"]) in buried else "failed without a dead letter"
         case "cancelled":
-            asked = any(row["kind"] in STOPS or _is_deadline_of_run(row) for row in facts.history[key[0]])
+            asked = any(row["kind"] in STOPS or facts.is_deadline_of_run(row) for row in facts.history[key[0]])
             asked |= any((row["detail"] or {}).get("outcome") in STOPS for row in facts.of_task(key, "child_told"))
             return None if asked else "cancelled, and nobody asked for it"
         case _:
             return None
-
-
-def _is_deadline_of_run(row: Row) -> bool:
-    return row["kind"] == "due" and row["task"] is None and (row["detail"] or {}).get("timer") == "deadline"
 
 
 def maps(facts: Facts) -> Found:
@@ -501,7 +511,8 @@ def _waited(facts: Facts, key: Key, lost: Row) -> float:
 
 
 def cancel(facts: Facts) -> Found:
-    """I16: after an accepted cancel no attempt begins, but for commands that were out already, within a lease."""
+    """I16: after an accepted cancel no attempt begins, but for clean-ups, and for commands that were out already,
+    within a lease; and after a termination no clean-up either."""
     applied = {
         r["run_id"]: r
         for rows in facts.history.values()
@@ -512,8 +523,15 @@ def cancel(facts: Facts) -> Found:
     for run_id, row in applied.items():
         for other in facts.history[run_id]:
             is_undone = bool(facts.undone(run_id)) and (other["task"] is None or is_compensation(other["task"]))
-            if other["row_version"] > row["row_version"] and not is_undone:
+            is_allowed = is_undone or (row["kind"] == "cancelled" and _is_clean_up(facts, other))
+            if other["row_version"] > row["row_version"] and not is_allowed:
                 yield f"{other['kind']} after the cancel", run_id
+    clean_ups_ = {
+        facts.effect_key((run_id, number))
+        for run_id in applied
+        for number in range(len(facts.specs[facts.runs[run_id]["version_id"]]))
+        if facts.cleans_up((run_id, number))
+    }
     seen: dict[int, float] = {}  # process -> when the ledger first met it
     for line in facts.ledger:
         if "begun_at" not in line:
@@ -521,12 +539,22 @@ def cancel(facts: Facts) -> Found:
         first = seen.setdefault(line["pid"], line["at"])
         if line["key"].endswith(".compensate"):
             continue  # which a cancel makes begin
+        if line["run"] in applied and applied[line["run"]]["kind"] == "cancelled" and line["key"] in clean_ups_:
+            continue
         at = applied[line["run"]]["at"] if line["run"] in applied else None
         if at and first < at and _is_told(facts, at, line["begun_at"]):
             yield (
                 f"a body began {line['begun_at'] - at:.1f} s after the cancel",
                 f"{line['key']} token {line['token']}",
             )
+
+
+def _is_clean_up(facts: Facts, row: Row) -> bool:
+    """What happens to a clean-up, or to a run that has any: a pause, another deadline."""
+    run_id = row["run_id"]
+    if row["task"] is not None:
+        return facts.cleans_up((run_id, row["task"]))
+    return any(facts.cleans_up((run_id, n)) for n in range(len(facts.specs[facts.runs[run_id]["version_id"]])))
 
 
 def _is_told(facts: Facts, cancelled_at: float, begun_at: float) -> bool:
@@ -725,7 +753,7 @@ def dead_letters(facts: Facts) -> Found:
         if row["status"] == "replayed" and row["kind"] == "task":
             key = (row["run_id"], row["task"])
             # What ends the run at the same moment wins, a cancel or its deadline; the run may be failed all the same.
-            ended = any(r["kind"] in STOPS or _is_deadline_of_run(r) for r in facts.history[row["run_id"]])
+            ended = any(r["kind"] in STOPS or facts.is_deadline_of_run(r) for r in facts.history[row["run_id"]])
             ended = ended or (bool(facts.undone(row["run_id"])) and not is_compensation(row["task"]))
             told = any(r["token"] == row["token"] for r in facts.of_task(key, "replayed"))
             # A rerun closes what it runs again; a person who gave the task its output may have come first.
@@ -759,6 +787,9 @@ RULES: Final[list[tuple[str, Callable[[Facts], Found]]]] = [
     ("I21", sagas),
     ("I25", pauses),
     ("I26", bulks),
+    ("I27", limits),
+    ("I28", clean_ups),
+    ("I29", task_pauses),
     ("I18", poison),
     ("I19", versions),
     ("I20", approvals),

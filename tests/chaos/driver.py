@@ -17,13 +17,14 @@ from tests.caller import HEADERS
 from tests.chaos.client_log import ClientLog
 from tests.chaos.record_sender import SUBSCRIPTION, RecordSender
 from tests.chaos.system import System
-from tests.chaos.workload import WORKFLOWS, choose
+from tests.chaos.workload import CROWD, WORKFLOWS, choose
 
 CALL_SECONDS: Final = 8.0
 CANCEL_SHARE: Final = 0.05
-CANCEL_SHARES: Final = {"w5": 0.2, "w6": 0.3, "w4-votes": 0.25, "pool": 0.15, "repeat": 0.15}
+CANCEL_SHARES: Final = {"w5": 0.2, "w6": 0.3, "w4-votes": 0.25, "pool": 0.15, "repeat": 0.15, "clean": 0.5}
 """Where a cancel has more to do."""
 TERMINATE_SHARE: Final = 0.02
+TERMINATE_SHARES: Final = {"clean": 0.1}
 PAUSE_SHARE: Final = 0.15
 MIGRATE_SHARE: Final = 0.5
 PRIORITY_SHARE: Final = 0.3
@@ -85,7 +86,7 @@ class Driver:
             tries += 1
         return entry
 
-    async def _get(self, path: str) -> Any:
+    async def get(self, path: str) -> Any:
         """A look that is nobody's promise, so it is not noted; None when there was no answer."""
         with contextlib.suppress(httpx.HTTPError, ValueError):
             given = await self._client.get(self._draw.choice(self._system.api_urls) + path)
@@ -116,7 +117,10 @@ class Driver:
             self.started += 1
 
     async def _one_run(self, number: int, workflow: str = "") -> None:
+        is_drawn = not workflow
         workflow, given = choose(self._draw, number, workflow)
+        if is_drawn and workflow.startswith("limit-"):
+            self.burst(CROWD, workflow)
         key = f"run-{number}"
         path = f"/workflows/{workflow}/runs"
         body: dict[str, Any] = {"input": given, "key": key}
@@ -145,7 +149,7 @@ class Driver:
         if self._draw.random() < CANCEL_SHARES.get(workflow, CANCEL_SHARE):
             await asyncio.sleep(self._draw.uniform(0, 2))
             await self._act("cancel", run_id)
-        for verb, share in (("pause", PAUSE_SHARE), ("terminate", TERMINATE_SHARE)):
+        for verb, share in (("pause", PAUSE_SHARE), ("terminate", TERMINATE_SHARES.get(workflow, TERMINATE_SHARE))):
             if self._draw.random() < share:
                 await asyncio.sleep(self._draw.uniform(0, 2))
                 await self._act(verb, run_id)
@@ -265,7 +269,7 @@ class Driver:
         await asyncio.sleep(self._draw.uniform(0, 0.5))
         if letter["kind"] == "task" and self._replays.get(task, 0) < 2:
             self._replays[task] = self._replays.get(task, 0) + 1
-            run = await self._get(f"/runs/{letter['run_id']}")
+            run = await self.get(f"/runs/{letter['run_id']}")
             body = {"input": {**run["input"], "mended": True}} if run and self._draw.random() < 0.7 else {}
             times = 2 if self._draw.random() < 0.2 else 1
             replay = ("replay", "POST", f"/dead-letters/{id_}/replay", body)
@@ -290,7 +294,7 @@ class Driver:
             await self._act("resume", run_id)
 
     async def items(self, path: str) -> list[dict[str, Any]]:
-        answer = await self._get(path)
+        answer = await self.get(path)
         return answer["items"] if answer else []
 
     # == the end =======================================================================================================

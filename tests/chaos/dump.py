@@ -17,7 +17,7 @@ TABLES: Final = (
     "workflow_version", "run", "task", "attempt", "history", "timer", "inbox", "approval", "dead_letter", "trigger_key",
     "worker_session", "held_task", "parked_task", "partition_owner", "signal", "signal_wait", "posted_signal",
     "approval_vote", "child_run", "pool", "pool_slot", "pool_waiter", "bulk", "bulk_item", "workflow_pause",
-    "queue_pause", "held_command", "trigger_event",
+    "queue_pause", "held_command", "trigger_event", "run_permit",
 )  # fmt: skip
 KAFKA_SECONDS: Final = 10.0
 Dump = dict[str, list[dict[str, Any]]]

@@ -69,6 +69,7 @@ class Facts:
                 "pool_slot",
                 "pool_waiter",
                 "held_command",
+                "run_permit",
             )
             for row in dump.get(table, [])
             if row["run_id"] not in self.runs
@@ -82,6 +83,11 @@ class Facts:
             self.history[row["run_id"]].append(row)
         self.specs = {row["version_id"]: list(row["definition"]["tasks"].items()) for row in dump["workflow_version"]}
         self._versions = {row["version_id"]: row for row in dump["workflow_version"]}
+        self._over = {
+            row["definition"]["name"]: row["definition"]["limit"].get("over", "queue")
+            for row in dump["workflow_version"]
+            if "limit" in row["definition"]
+        }
         self.effects: dict[str, list[Row]] = defaultdict(list)
         self.by_run: dict[str, list[Row]] = defaultdict(list)
         for line in ledger:
@@ -163,6 +169,23 @@ class Facts:
 
     def version(self, run_id: str) -> Row:
         return self._versions[self.runs[run_id]["version_id"]]
+
+    def limit(self, run_id: str) -> Row | None:
+        """How many runs of a key may go at once beside it, with the name of its workflow."""
+        definition = self.version(run_id)["definition"]
+        if "limit" not in definition:
+            return None
+        return {"name": definition["name"], "runs": 1, "over": "queue", **definition["limit"]}
+
+    def over(self, workflow: str) -> str | None:
+        """What becomes of one start more, where there is a limit."""
+        return self._over.get(workflow)
+
+    def cleans_up(self, key: Key) -> bool:
+        return not is_compensation(key[1]) and self.spec(key).get("join") == "finally"
+
+    def is_deadline_of_run(self, row: Row) -> bool:
+        return row["kind"] == "due" and row["task"] is None and (row["detail"] or {}).get("timer") == "deadline"
 
     def of_task(self, key: Key, *kinds: str) -> list[Row]:
         return [r for r in self.history[key[0]] if r["task"] == key[1] and (not kinds or r["kind"] in kinds)]

@@ -1,12 +1,16 @@
 """The oracle's rules of what operators do: pauses, bulks, and moves to another version."""
 
 from collections import Counter, defaultdict
+from math import inf
 from typing import Any, Final
 
-from tests.chaos.facts import CLOCK_SECONDS, Facts, Found, Row
+from tests.chaos.facts import CLOCK_SECONDS, Facts, Found, Key, Row, is_compensation, task_of
 
 PAUSED_WORKFLOW: Final = 2
+PAUSED_TASK: Final = 16
 """The scope of a pause in the history of a run."""
+MOVING: Final = 32
+"""The pause of a move, as the run has it."""
 LATE_SECONDS: Final = 60.0
 """An unanswered request may be carried out so much later, by a process that was frozen."""
 KINDS: Final = {
@@ -90,12 +94,69 @@ def _spans(facts: Facts) -> dict[str, list[tuple[float, float]]]:
     return spans
 
 
+# == pauses of one task ================================================================================================
+def task_pauses(facts: Facts) -> Found:
+    """I29: what is handed out of a task while it is paused is handed out by the end of the pause; and what was accepted
+    was asked of the run."""
+    for op, kind in (("pause_task", "paused"), ("resume_task", "resumed")):
+        asked = {
+            row["run_id"]
+            for row in facts.dump["inbox"]
+            if row["kind"] == kind and (row.get("body") or {}).get("scope") == PAUSED_TASK
+        }
+        for entry in facts.calls(op, "OK"):
+            if entry["task_id"].split(".")[0] not in asked:
+                yield f"an accepted {op} is not there", entry["task_id"]
+    for run_id in facts.runs:
+        told = [r for r in facts.of_run(run_id, "paused", "resumed") if r["detail"]["scope"] == PAUSED_TASK]
+        for row in told:
+            if row["kind"] == "paused":
+                ends = [r for r in told if r["task"] == row["task"]] + facts.of_run(run_id, "replayed", "reran")
+                ends = sorted(
+                    (r for r in ends if r["row_version"] > row["row_version"]), key=lambda r: r["row_version"]
+                )
+                end = ends[0] if ends else {"row_version": inf, "at": facts.runs[run_id]["finished_at"] or inf}
+                yield from _handed_out(facts, run_id, row, end)
+
+
+def _handed_out(facts: Facts, run_id: str, begin: Row, end: Row) -> Found:
+    """Of each place of the task: the last hand-out that the pause may have found is the one before a move within it
+    that asks for another. Of the graph, what it needs has to have ended first."""
+
+    def is_within(row: Row) -> bool:
+        return bool(begin["row_version"] < row["row_version"] < end["row_version"])
+
+    spec = facts.spec((run_id, begin["task"]))
+    names = [name for name, _ in facts.specs[facts.runs[run_id]["version_id"]]]
+    needs = [spec["needs"]] if isinstance(spec.get("needs"), str) else spec.get("needs", [])
+    needed = [row for need in needs for row in facts.attempts.get((run_id, names.index(need)), [])]
+    is_late = spec.get("join", "all") == "all" and any(is_within(row) for row in needed)
+    for key in facts.tasks:
+        if key[0] != run_id or is_compensation(key[1]) or task_of(key[1]) != begin["task"]:
+            continue
+        moves = [*facts.attempts.get(key, []), *facts.of_task(key, "lost")]
+        moves += [row for row in facts.of_task(key, "due") if (row["detail"] or {}).get("timer") == "backoff"]
+        found = [row["token"] for row in moves if is_within(row)]
+        last = 0 if is_late and not facts.again(key) else min(found, default=None)
+        yield from _begun_beyond(facts, key, last, end["at"])
+
+
+def _begun_beyond(facts: Facts, key: Key, last: int | None, until: float) -> Found:
+    if last is None:
+        return
+    for line in facts.bodies(key):
+        if "begun_at" in line and line["token"] > last and line["begun_at"] < until - CLOCK_SECONDS:
+            yield f"token {line['token']} was handed out while its task was paused", facts.name(key)
+            return
+
+
 # == bulks =============================================================================================================
 def bulks(facts: Facts) -> Found:
     """I26: a bulk that was accepted is there, once, and comes to its end; each of its runs has one turn, at which it is
     asked once what one person would ask, or is not, with a reason; and nobody else is asked."""
-    rows = {row["reason"]: row for row in facts.dump.get("bulk", []) if row["act"] in KINDS}
-    for reason, count in Counter(row["reason"] for row in facts.dump.get("bulk", []) if row["act"] in KINDS).items():
+    known = [row for row in facts.dump.get("bulk", []) if row["act"] in KINDS and not is_of_publish(row)]
+    rows = {row["reason"]: row for row in known}
+    for reason, count in Counter(row["reason"] for row in known).items():
         if count > 1:
             yield f"one request made {count} bulks", reason
     for entry in facts.calls("bulk", "OK"):
@@ -115,6 +176,11 @@ def bulks(facts: Facts) -> Found:
         if len(items[bulk["bulk_id"]]) != bulk["selected"]:
             yield f"a bulk of {bulk['selected']} has {len(items[bulk['bulk_id']])} items", reason
         yield from _turns(facts, bulk, items[bulk["bulk_id"]], asked[reason])
+
+
+def is_of_publish(bulk: Row) -> bool:
+    """Its reason says which version, and not of which workflow."""
+    return bulk["act"] == "move" and bulk["reason"].startswith("version ")
 
 
 def _turns(facts: Facts, bulk: Row, items: list[Row], asked: dict[str, list[Row]]) -> Found:
@@ -151,7 +217,8 @@ def _turns(facts: Facts, bulk: Row, items: list[Row], asked: dict[str, list[Row]
 # == versions ==========================================================================================================
 def versions(facts: Facts) -> Found:
     """I19: a run is on the version on which it was started, or on the one to which it was moved last, while it was
-    paused; moves follow each other."""
+    paused; moves follow each other; a publish that moves runs does so, and no move leaves a run paused."""
+    yield from _published(facts)
     answered: dict[str, int] = {
         entry["answer"]["run_id"]: entry["answer"]["version"]
         for entry in facts.calls("start", "OK")
@@ -170,6 +237,43 @@ def versions(facts: Facts) -> Found:
             yield f"a run was started on version {answered[run_id]}, and was on {path}", run_id
         for move in moves:
             before = [r for r in facts.history[run_id] if r["row_version"] < move["row_version"]]
-            scopes = {r["detail"]["scope"]: r["kind"] for r in before if r["kind"] in ("paused", "resumed")}
+            scopes = {
+                r["detail"]["scope"]: r["kind"]
+                for r in before
+                if r["kind"] in ("paused", "resumed") and r["task"] is None
+            }
             if "paused" not in scopes.values():
                 yield "a run was moved while nobody paused it", run_id
+
+
+def _published(facts: Facts) -> Found:
+    """The moves of a publish: a bulk for each that said so, which comes to its end, and a turn that is done is a move
+    to the version that was the latest then, or a later one."""
+    for run_id, run in facts.runs.items():
+        if run.get("control", 0) & MOVING:
+            yield "a move left a run paused", run_id
+    known = {row["bulk_id"]: row for row in facts.dump.get("bulk", []) if is_of_publish(row)}
+    for entry in facts.calls("publish", "OK"):
+        bulk_id = (entry.get("answer") or {}).get("bulk_id")
+        if bulk_id is not None and bulk_id not in known:
+            yield "the moves of a publish are not there", bulk_id
+    for bulk in known.values():
+        if bulk["finished_at"] is None:
+            yield "the moves of a publish never came to their end", bulk["bulk_id"]
+    asked = {row["inbox_id"]: row for row in facts.dump["inbox"]}
+    for item in facts.dump.get("bulk_item", []):
+        bulk, where = known.get(item["bulk_id"]), f"{item['bulk_id']}: {item['item_id']}"
+        if bulk is None or item["item_id"] not in facts.runs:
+            continue
+        if item["outcome"] is None or (item["outcome"] == "refused" and not item["reason"]):
+            yield "a run had no turn at the moves of a publish", where
+        if item["outcome"] != "done":
+            continue
+        told = asked.get(item["inbox_id"])
+        if told is None or (told["run_id"], told["kind"]) != (item["item_id"], "migrated"):
+            yield "a turn of a publish asked nothing", where
+        moves = facts.of_run(item["item_id"], "migrated")
+        wanted = int(bulk["reason"].split()[1])
+        for move in moves:
+            if (move["detail"] or {}).get("reason") == bulk["reason"] and move["detail"]["to"] < wanted:
+                yield f"a publish of version {wanted} moved a run to {move['detail']['to']}", where

@@ -1,7 +1,8 @@
 """Operators: people who act on many runs at once, or on what all runs share.
 
-Now and then one of them pauses a workflow or a queue and lets it go on, asks the same of all runs that match a filter,
-or publishes another version. Each act has an idempotency key, and is repeated until it is answered.
+Now and then one of them pauses a workflow, a queue or single tasks and lets them go on, asks the same of all runs that
+match a filter, or publishes another version, to which runs move. Each act has an idempotency key, and is repeated until
+it is answered.
 """
 
 import asyncio
@@ -11,11 +12,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from tests.chaos.driver import Driver
+from tests.chaos.facts import RUN_TERMINAL
 from tests.chaos.system import QUEUE
-from tests.chaos.workload import CONTROLLED, POOLS, next_version
+from tests.chaos.workload import CONTROLLED, POOLS, WORKFLOWS, next_version
 
 EVERY_SECONDS: Final = (3.0, 9.0)
 PAUSE_SECONDS: Final = (0.5, 3.0)
+TASKS_AT_ONCE: Final = 6
 BULK_ACTS: Final = ("cancel", "terminate", "pause", "resume", "rerun", "rerun", "migrate", "move")
 _SINCE_SECONDS: Final = {"cancel": 2.0, "terminate": 1.0, "rerun": 20.0}
 """How far back a bulk looks: most runs are to end by themselves."""
@@ -27,6 +30,8 @@ class Operators:
         self._number = 0
         self._pausing: set[str] = set()
         """What one of them pauses at this moment, and will let go on."""
+        self._tasks_paused: set[str] = set()
+        """Tasks that one of them asked to pause, of runs that are open as far as is known."""
         self._is_over = False
 
     async def set_pools(self) -> None:
@@ -36,8 +41,8 @@ class Operators:
     async def work(self, until: float) -> None:
         """One act after the other, each begun before the time is over and carried to its end."""
         acts: tuple[Callable[[], Awaitable[None]], ...] = (
-            self._pause_workflow, self._pause_workflow, self._pause_queue, self._bulk, self._bulk, self._bulk,
-            self._bulk, self._deploy, self._deploy,
+            self._pause_workflow, self._pause_workflow, self._pause_queue, self._pause_tasks, self._pause_tasks,
+            self._bulk, self._bulk, self._bulk, self._bulk, self._deploy, self._deploy,
         )  # fmt: skip
         while (left := until - time.monotonic()) > 0:
             await asyncio.sleep(min(left, self._draw.uniform(*EVERY_SECONDS)))
@@ -53,6 +58,12 @@ class Operators:
                 name = f"/{kind}/{item[field]}"
                 if name not in self._pausing:
                     await self._ask("resume_all", "POST", f"{name}/resume", {"reason": "forgotten"}, target=name)
+        for task_id in sorted(self._tasks_paused - self._pausing):
+            run = await self._driver.get(f"/runs/{task_id.split('.')[0]}")
+            if run is not None and run["status"] in RUN_TERMINAL:
+                self._tasks_paused.discard(task_id)
+            elif run is not None:
+                await self._driver.call(*self._of_task("resume", task_id), task_id=task_id)
         if self._is_over and any(pool["limit"] == 0 for pool in await self._driver.items("/pools")):
             await self.set_pools()
 
@@ -70,6 +81,29 @@ class Operators:
             await self._ask("resume_all", "POST", f"{target}/resume", {"reason": "chaos"}, target=target)
         finally:
             self._pausing.discard(target)
+
+    async def _pause_tasks(self) -> None:
+        """Tasks of runs that go, whatever becomes of them at that moment: many are refused, which is an answer."""
+        found = [run for run in await self._driver.items("/runs?status=running&limit=100") if run["workflow"] != "w9"]
+        tasks = {workflow["name"]: list(workflow["tasks"]) for workflow in WORKFLOWS}
+        picked = self._draw.sample(found, min(len(found), TASKS_AT_ONCE))
+        await asyncio.gather(
+            *(self._pause_task(f"{run['run_id']}.{self._draw.choice(tasks[run['workflow']])}") for run in picked)
+        )
+
+    async def _pause_task(self, task_id: str) -> None:
+        self._pausing.add(task_id)
+        self._tasks_paused.add(task_id)
+        try:
+            for verb in ("pause", "resume"):
+                op, method, path, body = self._of_task(verb, task_id)
+                await self._ask(op, method, path, body, task_id=task_id)
+                await asyncio.sleep(self._draw.uniform(*PAUSE_SECONDS) if verb == "pause" else 0.0)
+        finally:
+            self._pausing.discard(task_id)
+
+    def _of_task(self, verb: str, task_id: str) -> tuple[str, str, str, dict[str, Any]]:
+        return f"{verb}_task", "POST", f"/tasks/{task_id}/{verb}", {"reason": "chaos"}
 
     async def _bulk(self) -> None:
         """Of a workflow, or of runs that somebody has picked, some of which it cannot be asked."""
@@ -96,13 +130,16 @@ class Operators:
             await self._ask("stop_bulk", "POST", f"/bulk/{entry['answer']['bulk_id']}/stop", None, reason=reason)
 
     async def _deploy(self) -> None:
-        """Another version, to which those are moved that are under way."""
+        """Another version, to which those are moved that are under way: by a bulk behind it, or by the publish."""
         name = self._draw.choice(CONTROLLED)
-        await self._publish(name)
-        await self._ask_bulk("move", filter=f"workflow:{name}")
-
-    async def _publish(self, name: str) -> None:
-        await self._ask("publish", "POST", "/workflows", next_version(name, self._draw), workflow=name)
+        how = self._draw.choice(("bulk", "asked", "said"))
+        version = next_version(name, self._draw)
+        if how == "said":
+            version["on_publish"] = "migrate"
+        path = "/workflows?migrate=true" if how == "asked" else "/workflows"
+        await self._ask("publish", "POST", path, version, workflow=name)
+        if how == "bulk":
+            await self._ask_bulk("move", filter=f"workflow:{name}")
 
     async def _ask(self, op: str, method: str, path: str, body: Any, **facts: Any) -> dict[str, Any]:
         self._number += 1

@@ -2,11 +2,12 @@
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from statistics import quantiles
 from typing import Any, NamedTuple
 
 from tests.chaos.facts import Facts, Violation
+from tests.chaos.operator_rules import is_of_publish
 
 Row = dict[str, Any]
 
@@ -131,11 +132,49 @@ def constructs(facts: Facts) -> dict[str, int]:
         "pauses of a queue": sum("/queues/" in entry["target"] for entry in facts.calls("pause_all", "OK")),
         "turns of bulks": turns["done"],
         "refused turns": turns["refused"],
+        "pauses of a task": sum(row["detail"]["scope"] == 16 for row in told),
+        "runs in line that had their turn": kinds["permitted"],
+        "starts rejected by a limit": sum(
+            facts.over(entry.get("workflow", "")) == "reject" and entry.get("status") == 409
+            for entry in facts.calls("start", "FAIL")
+        ),
+        "starts dropped by a limit": sum(
+            len(keys) - 1 for run_id, keys in _keys(facts).items() if (facts.limit(run_id) or {}).get("over") == "drop"
+        ),
+        "runs replaced": len({row["run_id"] for row in rows("inbox", []) if row.get("actor") == "limit"}),
+        "clean-ups": sum(task["token"] > 0 for key, task in facts.tasks.items() if facts.cleans_up(key)),
+        "clean-ups behind a cancel": _clean_ups_behind(facts, lambda row: row["kind"] == "cancelled"),
+        "clean-ups behind a deadline": _clean_ups_behind(facts, facts.is_deadline_of_run),
         "moves": kinds["migrated"],
+        "moves of a publish": sum(
+            item["outcome"] == "done"
+            for bulk in rows("bulk", [])
+            for item in rows("bulk_item", [])
+            if is_of_publish(bulk) and item["bulk_id"] == bulk["bulk_id"]
+        ),
         "skips": kinds["supplied"],
         "reruns": kinds["reran"],
         "signals of records": sum((row["sender_id"] or "").startswith("sub") for row in rows("posted_signal", [])),
     }
+
+
+def _keys(facts: Facts) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for row in facts.dump.get("trigger_key", []):
+        if row["run_id"] in facts.runs:
+            found[row["run_id"]].append(row["key"])
+    return found
+
+
+def _clean_ups_behind(facts: Facts, is_end: Callable[[Row], bool]) -> int:
+    """Clean-ups that completed behind what had ended the rest of their runs."""
+    ends = {run_id: row["row_version"] for run_id, rows in facts.history.items() for row in rows if is_end(row)}
+    return sum(
+        row["outcome"] == "completed" and row["row_version"] > ends[key[0]]
+        for key, rows in facts.attempts.items()
+        if key[0] in ends and facts.cleans_up(key)
+        for row in rows
+    )
 
 
 def outcomes(facts: Facts) -> str:

@@ -16,6 +16,8 @@ Evidence = tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, list[dict
 LINEAR, ASKED, FAILED, STOPPED, CLAIMED = "run-linear", "run-asked", "run-failed", "run-stopped", "run-claimed"
 TOLD, PARENT, CHILD, UNDONE = "run-told", "run-parent", "run-child", "run-undone"
 POOLED, ROUNDS, OVERDUE, MOVED, HELD = "run-pooled", "run-rounds", "run-overdue", "run-moved", "run-held"
+FIRST, SECOND, OLDEST, NEWER = "run-first", "run-second", "run-oldest", "run-newer"
+KEPT, GOING, CLEANED, HALTED = "run-kept", "run-going", "run-cleaned", "run-halted"
 T0 = 1_000_000.0
 UNDO = 200_000_000
 RETRY = {"attempts": 2, "delay": "200ms", "jitter": 0.2}
@@ -38,13 +40,38 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
     OVERDUE: {"a": {"run": "chaos.effect", "deadline": "3s", "retry": RETRY}},
     MOVED: {"a": {"run": "chaos.effect", "if": "false"}},
     HELD: {"a": {"run": "chaos.effect"}},
+    **{run_id: {"a": {"run": "chaos.effect"}} for run_id in (FIRST, SECOND, OLDEST, NEWER)},
+    **{run_id: {"a": {"run": "chaos.effect", "if": "false"}} for run_id in (KEPT, GOING)},
+    CLEANED: {
+        "take": {"run": "chaos.effect"},
+        "work": {"run": "chaos.effect", "needs": ["take"]},
+        "release": {"run": "chaos.effect", "needs": ["take", "work"], "join": "finally"},
+    },
+    HALTED: {"a": {"run": "chaos.effect", "retry": RETRY}},
 }
+LIMITS: dict[str, str] = {
+    FIRST: "queue", SECOND: "queue", OLDEST: "replace_oldest", NEWER: "replace_oldest", KEPT: "drop", GOING: "reject",
+}  # fmt: skip
+"""One run of a customer at a time; the workflow has the name of what becomes of one more."""
+
+
+def _definition(run_id: str) -> dict[str, Any]:
+    given: dict[str, Any] = {"tasks": DEFINITIONS[run_id]}
+    if run_id in LIMITS:
+        given |= {"name": LIMITS[run_id], "limit": {"key": "c", "over": LIMITS[run_id]}}
+        if LIMITS[run_id] == "queue":
+            del given["limit"]["over"]  # as it is stored
+    return given
+
+
+def _input(run_id: str) -> dict[str, Any]:
+    return {"n": 1, **({"customer": "ada"} if run_id in LIMITS else {})}
 
 
 def _run(run_id: str, status: str, row_version: int, finished: float) -> dict[str, Any]:
     return {
         "run_id": run_id, "version_id": list(DEFINITIONS).index(run_id), "status": status, "attention": False,
-        "row_version": row_version, "input": {"n": 1}, "finished_at": finished,
+        "row_version": row_version, "input": _input(run_id), "finished_at": finished,
     }  # fmt: skip
 
 
@@ -74,7 +101,8 @@ def _call(
 def good() -> Evidence:
     """A retry that was lost and answered late, an approval, a failure replayed, a cancel by a bulk, a claimed task, one
     that undid what it did, signals, a parent with its child, four tasks of a pool, rounds, a deadline, a move to
-    another version, and a start while its workflow was paused."""
+    another version by a publish, a start while its workflow was paused, runs of one customer by each policy of a limit,
+    a clean-up behind a cancel, and a pause of a task."""
     error = {"code": "ERROR", "message": "no"}
     ledger = [
         _call(f"{LINEAR}/a", 1, T0 + 1, "timed_out", 1),
@@ -92,6 +120,15 @@ def good() -> Evidence:
         _call(f"{ROUNDS}/poll/0", 1, T0 + 1, "done", 10),
         _call(f"{ROUNDS}/poll/1", 2, T0 + 2, "done", 11),
         _call(f"{HELD}/a", 1, T0 + 43, "done", 12),
+        _call(f"{FIRST}/a", 1, T0 + 1, "done", 30),
+        _call(f"{SECOND}/a", 1, T0 + 2.2, "done", 31),
+        _call(f"{OLDEST}/a", 1, T0 + 1, "refused", None),
+        _call(f"{NEWER}/a", 1, T0 + 2.7, "done", 32),
+        _call(f"{CLEANED}/take", 1, T0 + 0.5, "done", 33),
+        _call(f"{CLEANED}/work", 1, T0 + 1.5, "refused", None),
+        _call(f"{CLEANED}/release", 1, T0 + 2.5, "done", 34),
+        _call(f"{HALTED}/a", 1, T0 + 0.9, "refused", None),
+        _call(f"{HALTED}/a", 2, T0 + 3.2, "done", 35),
     ]
     log: list[dict[str, Any]] = [
         {
@@ -99,16 +136,21 @@ def good() -> Evidence:
             "at": T0,
             "done_at": T0 + 0.1,
             "key": run_id,
-            "input": {"n": 1},
+            "input": _input(run_id),
             "outcome": "OK",
             "answer": {"run_id": run_id, **({"version": 1} if run_id == MOVED else {})},
-            "workflow": run_id.removeprefix("run-"),
+            "workflow": LIMITS.get(run_id, run_id.removeprefix("run-")),
         }
         for run_id in DEFINITIONS
         if run_id != CHILD
     ]
     said = {"at": T0 + 2, "done_at": T0 + 2.1, "outcome": "OK"}
     log += [
+        {**_start("dropped", "drop"), "answer": {"run_id": KEPT}},
+        {**_start("rejected", "reject"), "outcome": "FAIL", "status": 409, "answer": {"run_id": GOING}},
+        {"op": "pause_task", "task_id": f"{HALTED}.a", **said},
+        {"op": "resume_task", "task_id": f"{HALTED}.a", **said},
+        {"op": "publish", "workflow": "moved", "answer": {"bulk_id": "b2"}, **said},
         {"op": "decide", "approval_id": "q", "decision": "approve", "actor": "ada", **said},
         {"op": "replay", "dead_letter_id": "d1", **said},
         {"op": "discard", "dead_letter_id": "d2", **said},
@@ -135,8 +177,8 @@ def good() -> Evidence:
     ]
     dump: dict[str, list[dict[str, Any]]] = {
         "workflow_version": [
-            {"version_id": n, "definition": {"tasks": tasks}, "version": 2 if run_id == MOVED else 1}
-            for n, (run_id, tasks) in enumerate(DEFINITIONS.items())
+            {"version_id": n, "definition": _definition(run_id), "version": 2 if run_id == MOVED else 1}
+            for n, run_id in enumerate(DEFINITIONS)
         ],
         "run": [
             _run(LINEAR, "completed", 6, T0 + 3.5), _run(ASKED, "completed", 3, T0 + 3.5),
@@ -147,10 +189,16 @@ def good() -> Evidence:
             _run(POOLED, "completed", 5, T0 + 3), _run(ROUNDS, "completed", 3, T0 + 3),
             _run(OVERDUE, "failed", 2, T0 + 3.1), _run(MOVED, "completed", 4, T0 + 4),
             _run(HELD, "completed", 4, T0 + 44),
+            _run(FIRST, "completed", 2, T0 + 2), _run(SECOND, "completed", 3, T0 + 3),
+            _run(OLDEST, "cancelled", 2, T0 + 2.5), _run(NEWER, "completed", 3, T0 + 3),
+            _run(KEPT, "completed", 1, T0 + 3), _run(GOING, "completed", 1, T0 + 3),
+            {**_run(CLEANED, "cancelled", 4, T0 + 3), "control": 64}, _run(HALTED, "completed", 6, T0 + 4),
         ],
         "trigger_key": [
-            {"key": f"api:{run_id}", "run_id": run_id, "digest": ""} for run_id in DEFINITIONS if run_id != CHILD
+            *({"key": f"api:{run_id}", "run_id": run_id, "digest": ""} for run_id in DEFINITIONS if run_id != CHILD),
+            {"key": "api:dropped", "run_id": KEPT, "digest": ""},
         ],
+        "run_permit": [],
         "child_run": [
             {"parent_run_id": PARENT, "task": 0, "token": 1, "run_id": CHILD, "status": "completed", "is_awaited": True,
              "cancel_asked_at": None}
@@ -168,13 +216,20 @@ def good() -> Evidence:
             *(_task(POOLED, number, "completed", 1, 1) for number in range(4)),
             _task(ROUNDS, 0, "completed", 2, 2), _task(OVERDUE, 0, "failed", 0, 1),
             _task(MOVED, 0, "skipped", 0, 0), _task(HELD, 0, "completed", 1, 1),
+            *(_task(run_id, 0, "completed", 1, 1) for run_id in (FIRST, SECOND, NEWER)),
+            _task(OLDEST, 0, "cancelled", 1, 1), _task(KEPT, 0, "skipped", 0, 0), _task(GOING, 0, "skipped", 0, 0),
+            _task(CLEANED, 0, "completed", 1, 1), _task(CLEANED, 1, "cancelled", 1, 1),
+            _task(CLEANED, 2, "completed", 1, 1), _task(HALTED, 0, "completed", 2, 2),
         ],
         "bulk": [
             {"bulk_id": "b1", "act": "cancel", "reason": "bulk 1", "selected": 1, "finished_at": T0 + 3,
-             "stopped_by": None}
+             "stopped_by": None},
+            {"bulk_id": "b2", "act": "move", "reason": "version 2 was published", "selected": 1,
+             "finished_at": T0 + 3, "stopped_by": None},
         ],
         "bulk_item": [
-            {"bulk_id": "b1", "item_id": STOPPED, "outcome": "done", "reason": None, "inbox_id": "i"}
+            {"bulk_id": "b1", "item_id": STOPPED, "outcome": "done", "reason": None, "inbox_id": "i"},
+            {"bulk_id": "b2", "item_id": MOVED, "outcome": "done", "reason": None, "inbox_id": "m"},
         ],
         "doctor": [{"name": "statuses", "ok": True, "detail": ""}, {"name": "relay", "ok": False, "detail": "away"}],
         "pool_slot": [],
@@ -213,15 +268,30 @@ def good() -> Evidence:
             _attempt(ROUNDS, 0, 1, "completed", 2, T0 + 1.5, output={"receipt": 10, "done": False}, round=0),
             _attempt(ROUNDS, 0, 2, "completed", 3, T0 + 2.5, output={"receipt": 11, "done": True}, round=1),
             _attempt(HELD, 0, 1, "completed", 4, T0 + 44, output={"receipt": 12}),
+            _attempt(FIRST, 0, 1, "completed", 2, T0 + 2, output={"receipt": 30}),
+            _attempt(SECOND, 0, 1, "completed", 3, T0 + 3, output={"receipt": 31}),
+            _attempt(OLDEST, 0, 1, "cancelled", 2, T0 + 2.5),
+            _attempt(NEWER, 0, 1, "completed", 3, T0 + 3, output={"receipt": 32}),
+            _attempt(CLEANED, 0, 1, "completed", 2, T0 + 1, output={"receipt": 33}),
+            _attempt(CLEANED, 1, 1, "cancelled", 3, T0 + 2),
+            _attempt(CLEANED, 2, 1, "completed", 4, T0 + 3, output={"receipt": 34}),
+            _attempt(HALTED, 0, 1, "failed", 3, T0 + 1.5, error=error),
+            _attempt(HALTED, 0, 2, "completed", 6, T0 + 4, output={"receipt": 35}),
         ],
         "history": [
             *(_history(run_id, 1, "started", T0 + 40 * (run_id == HELD)) for run_id in DEFINITIONS),
             _history(OVERDUE, 2, "due", T0 + 3.1, task=0, token=0, detail={"timer": "deadline"}),
             _history(MOVED, 2, "paused", T0 + 1, detail={"scope": 1}),
-            _history(MOVED, 3, "migrated", T0 + 2, detail={"from": 1, "to": 2, "reason": ""}),
+            _history(MOVED, 3, "migrated", T0 + 2, detail={"from": 1, "to": 2, "reason": "version 2 was published"}),
             _history(MOVED, 4, "resumed", T0 + 3, detail={"scope": 1}),
             _history(HELD, 2, "paused", T0 + 40, detail={"scope": 2}),
             _history(HELD, 3, "resumed", T0 + 42.5, detail={"scope": 2}),
+            _history(SECOND, 2, "permitted", T0 + 2.1), _history(NEWER, 2, "permitted", T0 + 2.6),
+            _history(OLDEST, 2, "cancelled", T0 + 2.5, detail={"reason": f"run {NEWER} takes its place"}),
+            _history(CLEANED, 3, "cancelled", T0 + 2, detail={"reason": ""}),
+            _history(HALTED, 2, "paused", T0 + 1, task=0, detail={"scope": 16}),
+            _history(HALTED, 4, "due", T0 + 2, task=0, token=1, detail={"timer": "backoff"}),
+            _history(HALTED, 5, "resumed", T0 + 3, task=0, detail={"scope": 16}),
             _history(LINEAR, 2, "attempt_started", T0 + 1.1, task=0, token=1, actor="worker-1"),
             _history(LINEAR, 4, "attempt_started", T0 + 2.1, task=0, token=2, actor="worker-2"),
             _history(ASKED, 2, "decided", T0 + 2.2, task=0, token=1, actor="ada", detail={"outcome": "approved"}),
@@ -239,7 +309,14 @@ def good() -> Evidence:
         "held_task": [],
         "parked_task": [],
         "inbox": [{"inbox_id": "i", "run_id": STOPPED, "kind": "cancelled", "applied_at": T0 + 2.5,
-                   "body": {"reason": "bulk 1"}, "actor": "chaos"}],
+                   "body": {"reason": "bulk 1"}, "actor": "chaos"},
+                  {"inbox_id": "m", "run_id": MOVED, "kind": "migrated", "applied_at": T0 + 2,
+                   "body": {"reason": "version 2 was published"}, "actor": "chaos"},
+                  {"inbox_id": "l", "run_id": OLDEST, "kind": "cancelled", "applied_at": T0 + 2.5,
+                   "body": {"reason": f"run {NEWER} takes its place"}, "actor": "limit"},
+                  *({"inbox_id": f"{HALTED}-{kind}", "run_id": HALTED, "kind": kind, "applied_at": T0 + 2,
+                     "body": {"scope": 16, "task": 0, "reason": "chaos"}, "actor": "chaos"}
+                    for kind in ("paused", "resumed"))],
         "approval": [
             {"approval_id": "q", "run_id": ASKED, "task": 0, "token": 1, "status": "approved", "decided_by": "ada",
              "needed": 1}
@@ -265,6 +342,11 @@ def _pooled(task: str, at: float, receipt: int) -> list[dict[str, Any]]:
         _call(f"{POOLED}/{task}", 1, T0 + at, "noted", None, op="note", mark=mark, after=after) for mark, after in marks
     ]
     return [*notes, _call(f"{POOLED}/{task}", 1, T0 + at, "done", receipt)]
+
+
+def _start(key: str, workflow: str) -> dict[str, Any]:
+    given = {"n": 2, "customer": "ada"}
+    return {"op": "start", "at": T0, "done_at": T0, "key": key, "input": given, "outcome": "OK", "workflow": workflow}
 
 
 def _slots(pool: str, at: float, limit: int | None, granted: list[float]) -> dict[str, Any]:
@@ -355,6 +437,11 @@ def _crowd(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> Non
 
 def _ask_again(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
     dump["inbox"].append({**dump["inbox"][0], "inbox_id": "j"})
+
+
+def _terminate_cleaned(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
+    _row(dump, "history", run_id=CLEANED, kind="cancelled").update(kind="terminated")
+    ledger.append(_call(f"{CLEANED}/release", 1, T0 + 90, "repeated", 34))
 
 
 def _leave_as_it_is(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
@@ -468,6 +555,39 @@ SPOILED: list[tuple[str, str, Spoil]] = [
     ("I26", "a bulk without an end", _set("bulk", {}, finished_at=None)),
     ("I26", "an accepted bulk that is not there", _drop("bulk")),
     ("I26", "one request, two bulks", lambda ledger, log, dump: dump["bulk"].append(dict(dump["bulk"][0]))),
+    ("I27", "two runs of a customer at once", _set("history", {"run_id": SECOND, "kind": "permitted"}, at=T0 + 1.5)),
+    ("I27", "a body of a run in line", _tell(_call(f"{SECOND}/a", 1, T0 + 2, "repeated", 31))),
+    ("I27", "an attempt behind a replay without a permit", _set("history", {"run_id": NEWER, "kind": "permitted"},
+                                                                kind="replayed")),
+    ("I27", "a start that was refused, and is there", _add("trigger_key", {"key": "api:rejected", "run_id": GOING})),
+    ("I27", "a start that was refused, and was to wait", _say({**_start("x", "queue"), "outcome": "FAIL",
+                                                               "status": 409})),
+    ("I27", "a start that was dropped for another workflow",
+     _say({**_start("x", "drop"), "answer": {"run_id": FIRST}})),
+    ("I27", "a run that was replaced twice", lambda ledger, log, dump: dump["inbox"].append(
+        {**_row(dump, "inbox", inbox_id="l"), "inbox_id": "l2"})),
+    ("I27", "a run that was replaced, and completed", _set("run", {"run_id": OLDEST}, status="completed")),
+    ("I27", "a run that was to be replaced, and went on", lambda ledger, log, dump: (
+        dump["history"].remove(_row(dump, "history", run_id=OLDEST, kind="cancelled")),
+        _row(dump, "run", run_id=OLDEST).update(finished_at=T0 + 60))),
+    ("I27", "a run that was replaced under another policy", _set("inbox", {"inbox_id": "l"}, run_id=FIRST)),
+    ("I27", "a permit that outlived its run", _add("run_permit", {"run_id": FIRST, "granted_at": T0})),
+    ("I28", "a clean-up that was cancelled", _set("task", {"run_id": CLEANED, "task": 2}, status="cancelled")),
+    ("I28", "a clean-up that completed twice", _set("attempt", {"run_id": CLEANED, "task": 1}, task=2, token=2,
+                                                    outcome="completed")),
+    ("I28", "a clean-up before its time", _tell(_call(f"{CLEANED}/release", 1, T0 + 1.8, "repeated", 34))),
+    ("I28", "what was cancelled, and went on", _set("attempt", {"run_id": CLEANED, "task": 1}, row_version=4)),
+    ("I16", "a clean-up behind a termination", _terminate_cleaned),
+    ("I29", "a hand-out in the pause of its task", _tell(_call(f"{HALTED}/a", 2, T0 + 2.2, "repeated", 35))),
+    ("I29", "an accepted pause of a task that is not there", _drop("inbox", inbox_id=f"{HALTED}-paused")),
+    ("I19", "moves of a publish that are not there", _drop("bulk", bulk_id="b2")),
+    ("I19", "moves of a publish without an end", _set("bulk", {"bulk_id": "b2"}, finished_at=None)),
+    ("I19", "a turn of a publish that asked nothing", _drop("inbox", inbox_id="m")),
+    ("I19", "a turn of a publish that never came", _set("bulk_item", {"bulk_id": "b2"}, outcome=None)),
+    ("I19", "a publish that moved a run to an older version", lambda ledger, log, dump: (
+        _row(dump, "bulk", bulk_id="b2").update(reason="version 3 was published"),
+        _row(dump, "history", kind="migrated")["detail"].update(reason="version 3 was published"))),
+    ("I19", "a move that left its pause", _set("run", {"run_id": MOVED}, control=32)),
     ("I16", "a body long after the cancel", _tell(_call(f"{STOPPED}/a", 1, T0 + 90, "done", 9))),
     ("I16", "history after the cancel", _add("history", _history(STOPPED, 4, "due", T0 + 2.5, task=0, token=1))),
     ("I18", "a poison record nobody set aside", _drop("dead_letter", dead_letter_id="d3")),

@@ -5,8 +5,9 @@ approval with expiry, questions that need two of three, and signals with a time-
 sagas, with a failure at each task and of what undoes it · W6 parents and children, cancelled · W8 retry and backoff ·
 W9 odd results, and bodies that kill their worker · outside: effects without keys (`manual`, `reconcile`) and
 exclusive tasks · pool: few slots, one limit that moves, one whose rows are taken away, a rate · repeat: rounds ·
-deadline: of a task, of a queue and of a run · race: short runs at whose end two acts are asked at once. W3 (durable
-functions), W7 (schedules) and W10 (tenants) need features that are still to come.
+deadline: of a task, of a queue and of a run · race: short runs at whose end two acts are asked at once · limit: more
+starts of a key than may go at once, by each policy · clean: clean-ups behind a failure, a cancel and a deadline. W3
+(durable functions), W7 (schedules) and W10 (tenants) need features that are still to come.
 """
 
 import random
@@ -248,6 +249,46 @@ def _race() -> dict[str, Any]:
     return {"name": "race", "tasks": {"one": one, "two": two}}
 
 
+LIMITS: Final = {"queue": 2, "reject": 1, "replace_oldest": 1, "drop": 1}
+"""What becomes of one more -> how many runs of a customer go at once."""
+CROWD: Final = 4
+"""So many more are started with one."""
+
+
+def _limit_name(over: str) -> str:
+    return f"limit-{over.replace('_', '-')}"
+
+
+def _limit(over: str) -> dict[str, Any]:
+    """Nothing of it may be replayed but what ended it, so that a replay always comes back into the line."""
+    one = {"run": "chaos.effect", "retry": _RETRY}
+    two = {"run": "chaos.saga", "needs": ["one"], "with": "${{ tasks.one.output }}", "retry": _RETRY}
+    return {
+        "name": _limit_name(over),
+        "limit": {"key": "${{ input.customer }}", "runs": LIMITS[over], "over": over},
+        "tasks": {"one": one, "two": two},
+    }
+
+
+CLEAN_SECONDS: Final = 6.0
+
+
+def _clean() -> dict[str, Any]:
+    """What was taken is released, however the work ends, and that is booked."""
+    given = {"with": "${{ input }}", "retry": _RETRY}
+    return {
+        "name": "clean",
+        "deadline": f"{CLEAN_SECONDS:g}s",
+        "tasks": {
+            "take": {"run": "chaos.effect", **given},
+            "beside": {"run": "chaos.effect", **given},
+            "work": {"run": "chaos.saga", "needs": ["take"], **given},
+            "release": {"run": "chaos.effect", "needs": ["take", "work"], "join": "finally", **given},
+            "book": {"run": "chaos.saga", "needs": ["beside", "release"], "join": "finally", **given},
+        },
+    }
+
+
 WORKFLOWS: Final[list[dict[str, Any]]] = [
     _linear(),
     _fan(),
@@ -263,6 +304,8 @@ WORKFLOWS: Final[list[dict[str, Any]]] = [
     _repeat(),
     _deadline(),
     _race(),
+    *map(_limit, LIMITS),
+    _clean(),
     _retries(),
     _odd(),
 ]
@@ -282,6 +325,8 @@ _SHARES: Final = {
     "repeat": 6,
     "deadline": 6,
     "race": 8,
+    **{_limit_name(over): 3 for over in LIMITS},
+    "clean": 14,
     "w8": 12,
     "w9": 4,
 }
@@ -332,6 +377,12 @@ def choose(draw: random.Random, number: int, workflow: str = "") -> tuple[str, d
             given["before"], given["after"] = round(draw.uniform(0.1, 0.8), 3), 0.01
         case "race":
             given["before"], given["after"] = round(draw.uniform(0.01, 0.3), 3), 0.01
+        case "clean":
+            given["before"] = draw.choices((0.1, 1.0, 2.5), (3, 3, 1))[0]
+            given |= {"fails_at": draw.choices(("work", "book", "nowhere"), (2, 1, 4))[0], "how": "before"}
+        case _ if workflow.startswith("limit-"):
+            given |= {"customer": draw.choice(("ada", "eve")), "before": round(draw.uniform(0.1, 1.0), 3)}
+            given |= {"fails_at": draw.choices(("two", "nowhere"), (1, 4))[0], "how": "before"}
         case "w9":
             given |= {"kind": draw.choice(_ODD_KINDS), "times": draw.choice((1, 2, 9))}
         case _:
