@@ -19,6 +19,8 @@ from tests.chaos.workload import CONTROLLED, POOLS, WORKFLOWS, next_version
 EVERY_SECONDS: Final = (3.0, 9.0)
 PAUSE_SECONDS: Final = (0.5, 3.0)
 TASKS_AT_ONCE: Final = 6
+FORGOTTEN_SECONDS: Final = 3.0
+"""So often it is asked whether a task is still paused, which an answer to its pause does not tell."""
 BULK_ACTS: Final = ("cancel", "terminate", "pause", "resume", "rerun", "rerun", "migrate", "move")
 _SINCE_SECONDS: Final = {"cancel": 2.0, "terminate": 1.0, "rerun": 20.0}
 """How far back a bulk looks: most runs are to end by themselves."""
@@ -32,6 +34,7 @@ class Operators:
         """What one of them pauses at this moment, and will let go on."""
         self._tasks_paused: set[str] = set()
         """Tasks that one of them asked to pause, of runs that are open as far as is known."""
+        self._forgotten_at = 0.0
         self._is_over = False
 
     async def set_pools(self) -> None:
@@ -58,14 +61,19 @@ class Operators:
                 name = f"/{kind}/{item[field]}"
                 if name not in self._pausing:
                     await self._ask("resume_all", "POST", f"{name}/resume", {"reason": "forgotten"}, target=name)
+        if time.monotonic() >= self._forgotten_at + FORGOTTEN_SECONDS:
+            self._forgotten_at = time.monotonic()
+            await self._resume_forgotten()
+        if self._is_over and any(pool["limit"] == 0 for pool in await self._driver.items("/pools")):
+            await self.set_pools()
+
+    async def _resume_forgotten(self) -> None:
         for task_id in sorted(self._tasks_paused - self._pausing):
             run = await self._driver.get(f"/runs/{task_id.split('.')[0]}")
             if run is not None and run["status"] in RUN_TERMINAL:
                 self._tasks_paused.discard(task_id)
             elif run is not None:
                 await self._driver.call(*self._of_task("resume", task_id), task_id=task_id)
-        if self._is_over and any(pool["limit"] == 0 for pool in await self._driver.items("/pools")):
-            await self.set_pools()
 
     async def _pause_workflow(self) -> None:
         await self._pause(f"/workflows/{self._draw.choice(CONTROLLED)}")
