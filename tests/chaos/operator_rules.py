@@ -5,12 +5,8 @@ from math import inf
 from typing import Any, Final
 
 from tests.chaos.facts import CLOCK_SECONDS, Facts, Found, Key, Row, is_compensation, task_of
+from tests.control_bits import MOVING, TASKS_PAUSED, WORKFLOW_PAUSED
 
-PAUSED_WORKFLOW: Final = 2
-PAUSED_TASK: Final = 16
-"""The scope of a pause in the history of a run."""
-MOVING: Final = 32
-"""The pause of a move, as the run has it."""
 LATE_SECONDS: Final = 60.0
 """An unanswered request may be carried out so much later, by a process that was frozen."""
 KINDS: Final = {
@@ -66,10 +62,10 @@ def _begun_paused(facts: Facts) -> Found:
         rows = facts.history.get(run_id, [])
         if not rows or not any(begin < rows[0]["at"] < end for begin, end in spans.get(workflow, [])):
             continue
-        if len(rows) < 2 or rows[1]["kind"] != "paused" or rows[1]["detail"]["scope"] != PAUSED_WORKFLOW:
+        if len(rows) < 2 or rows[1]["kind"] != "paused" or rows[1]["detail"]["scope"] != WORKFLOW_PAUSED:
             yield "a run was started while its workflow was paused, and is not", run_id
             continue
-        over = [row["at"] for row in rows if row["kind"] == "resumed" and row["detail"]["scope"] == PAUSED_WORKFLOW]
+        over = [row["at"] for row in rows if row["kind"] == "resumed" and row["detail"]["scope"] == WORKFLOW_PAUSED]
         begun = [line["begun_at"] for line in facts.by_run.get(run_id, []) if "begun_at" in line]
         if begun and (not over or min(begun) < over[0] - CLOCK_SECONDS):
             yield "a body began while the workflow of its run was paused", run_id
@@ -102,13 +98,13 @@ def task_pauses(facts: Facts) -> Found:
         asked = {
             row["run_id"]
             for row in facts.dump["inbox"]
-            if row["kind"] == kind and (row.get("body") or {}).get("scope") == PAUSED_TASK
+            if row["kind"] == kind and (row.get("body") or {}).get("scope") == TASKS_PAUSED
         }
         for entry in facts.calls(op, "OK"):
             if entry["task_id"].split(".")[0] not in asked:
                 yield f"an accepted {op} is not there", entry["task_id"]
     for run_id in facts.runs:
-        told = [r for r in facts.of_run(run_id, "paused", "resumed") if r["detail"]["scope"] == PAUSED_TASK]
+        told = [r for r in facts.of_run(run_id, "paused", "resumed") if r["detail"]["scope"] == TASKS_PAUSED]
         for row in told:
             if row["kind"] == "paused":
                 ends = [r for r in told if r["task"] == row["task"]] + facts.of_run(run_id, "replayed", "reran")

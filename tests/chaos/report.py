@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from tests.chaos.facts import Facts, Violation
 from tests.chaos.operator_rules import is_of_publish
+from tests.control_bits import TASKS_PAUSED
 
 Row = dict[str, Any]
 
@@ -132,7 +133,7 @@ def constructs(facts: Facts) -> dict[str, int]:
         "pauses of a queue": sum("/queues/" in entry["target"] for entry in facts.calls("pause_all", "OK")),
         "turns of bulks": turns["done"],
         "refused turns": turns["refused"],
-        "pauses of a task": sum(row["detail"]["scope"] == 16 for row in told),
+        "pauses of a task": sum(row["detail"]["scope"] == TASKS_PAUSED for row in told),
         "runs in line that had their turn": kinds["permitted"],
         "starts rejected by a limit": sum(
             facts.over(entry.get("workflow", "")) == "reject" and entry.get("status") == 409
