@@ -24,7 +24,7 @@ from headrace.machine.close import close_decision, finish_run
 from headrace.machine.compensation import forget_undo, keep_undo, wait_for_it_again
 from headrace.machine.deadline import end_by_deadline, renew_deadline
 from headrace.machine.draft import bury, clear_timer, put, skip, withhold
-from headrace.machine.effect import doubt_effect, look_up, look_up_again, lookup_failed, park, take_as_done
+from headrace.machine.effect import doubt_effect, is_in_doubt, look_up, look_up_again, lookup_failed, park, take_as_done
 from headrace.machine.event import (
     Cancelled,
     ChildTold,
@@ -371,7 +371,8 @@ def _replayed(plan: Plan, run: RunState, event: Replayed, at: int) -> Transition
         return None  # of a map that failed, its items are replayed; of one that has completed, none any more
     draft, ended = reopen(plan, run), list[int]()
     given = event.input if event.input is not None else task.input
-    task = msgspec.structs.replace(task, retries_from=task.attempt, error=None, input=given)
+    doubt = task.error if is_in_doubt(plan.at(event.task), task) else None
+    task = msgspec.structs.replace(task, retries_from=task.attempt, error=doubt, input=given)
     if is_item(event.task):
         replay_item(plan, run, draft, event.task, task, ended)
         renew_deadline(plan, run, draft, task_of(event.task), at)
@@ -532,8 +533,9 @@ def _reran(plan: Plan, run: RunState, event: Reran, at: int) -> Transition | Non
         task = draft.tasks[index]
         if isinstance(answer, Error):
             skip(run, draft, index, task, answer, ended)
-        elif run.task(index).status is FAILED:
-            begin_again(plan, run, draft, index, task, ended, at)
+        elif (before := run.task(index)).status is FAILED:
+            doubt = before.error if is_in_doubt(plan.tasks[index], before) else None
+            begin_again(plan, run, draft, index, msgspec.structs.replace(task, error=doubt), ended, at)
         else:
             ready(plan, run, draft, index, task, ended, at)
     close_decision(plan, run, draft, ended, at)
@@ -608,7 +610,8 @@ def _end_all(plan: Plan, run: RunState, draft: Transition, error: Error, reason:
     """Every task that has not ended is CANCELLED, and whoever has it is told to stop: its answer is stale now. But for
     clean-ups, which go on or, as soon as their needs have ended, begin; a termination ends those, too."""
     draft.attention = False
-    others = [place for place in run.tasks if place >= ITEMS_MAX]
+    # But for items of a map that is to start over: they are as if none had begun, and nothing counts them.
+    others = [p for p, task in run.tasks.items() if p >= ITEMS_MAX and not (is_item(p) and task.is_untouched)]
     left, ended = frozenset[int](), list[int]()
     if plan.clean_ups and not draft.control & TERMINATED:
         draft.control |= CANCELLING

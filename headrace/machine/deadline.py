@@ -11,7 +11,7 @@ import msgspec
 from headrace.errors import PayloadError
 from headrace.machine.actions import Abort, EndAttempt, SetDeadline, SetTimer, Transition
 from headrace.machine.draft import bury, clear_timer, item_counts, outputs_of, put
-from headrace.machine.effect import doubt_effect
+from headrace.machine.effect import doubt_effect, keep_doubt
 from headrace.machine.mapping import doubt_cancelled, stop_map
 from headrace.machine.place import RUN, items_of
 from headrace.machine.plan import Plan
@@ -27,11 +27,13 @@ one."""
 
 
 def begin_deadline(
-    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int
-) -> bool:
+    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int,
+    is_doubtful: bool,
+) -> bool:  # fmt: skip
     """Its turn has come, and its deadline counts from here. False: the task has failed of that at once.
 
     Where it was handed out before, an operator lets it run again: an instant that has passed is no deadline then.
+    is_doubtful: it may have had its effect, and its policy is yet to be asked.
     """
     spec = plan.tasks[index].deadline
     assert spec is not None
@@ -39,7 +41,8 @@ def begin_deadline(
         due_at = spec.due_at(at, run.input, outputs_of(plan, run, draft), None)
     except PayloadError as e:
         unread = msgspec.structs.replace(task, token=run.next_token(task))  # every dead letter has its own
-        bury(run, draft, index, unread, Error(e.reason, f"its deadline: {e.message}", retryable=False), ended)
+        error = Error(e.reason, f"its deadline: {e.message}", retryable=False)
+        bury(run, draft, index, unread, keep_doubt(error, is_doubtful=is_doubtful), ended)
         return False
     if due_at <= at and not task.token:
         bury(run, draft, index, msgspec.structs.replace(task, token=run.next_token(task)), DEADLINE, ended)

@@ -7,11 +7,36 @@ from headrace.machine.actions import Dispatch, KeepOutput, Park, SetTimer, Trans
 from headrace.machine.backoff import backoff
 from headrace.machine.draft import at_rest, clear_timer, put, render_input, withhold
 from headrace.machine.pause import is_held
-from headrace.machine.plan import Plan
-from headrace.machine.reason import HANDOUTS_LOST_MAX, LOST
+from headrace.machine.plan import Plan, TaskPlan
+from headrace.machine.reason import HANDOUTS_LOST_MAX, LOST, RERUN
 from headrace.machine.run_state import RunState, TaskState
 from headrace.machine.status import COMPLETED, HOLDS, PENDING, QUEUED, WAITING
 from headrace.messages import Error
+
+
+def is_in_doubt(spec: TaskPlan, task: TaskState) -> bool:
+    """Whether nobody has said what became of the effect of a task that has ended, and may have had it. It goes by its
+    policy when it is sent out again, whoever sends it: so the person who let it fail is asked once more."""
+    error = task.error
+    return spec.effect != "idempotent" and error is not None and (error.ambiguous or error.code == "AMBIGUOUS")
+
+
+def may_have_had(spec: TaskPlan, task: TaskState) -> bool:
+    """Whether a task at its turn may have had its effect: it runs again, and a body of it began before."""
+    return task.attempt > 0 and spec.effect != "idempotent"
+
+
+def keep_doubt(error: Error, *, is_doubtful: bool) -> Error:
+    """Why it fails before its policy was asked: nobody knows more than before."""
+    return msgspec.structs.replace(error, ambiguous=True) if is_doubtful else error
+
+
+def ask_policy(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, error: Error = RERUN) -> None:
+    """It is to run again, and may have had its effect. A person may fail it, and every dead letter of a task has a
+    token of its own."""
+    if plan.at(index).effect == "manual":
+        task = msgspec.structs.replace(task, token=run.next_token(task))
+    doubt_effect(plan, run, draft, index, task, error)
 
 
 def doubt_effect(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, error: Error) -> None:

@@ -7,7 +7,7 @@ import msgspec
 from headrace.errors import PayloadError
 from headrace.machine.actions import Abort, CloseLetter, EndAttempt, KeepOutput, Transition
 from headrace.machine.draft import at_rest, bury, clear_timer, count_items, item_counts, outputs_of, put, withhold
-from headrace.machine.effect import doubt_effect
+from headrace.machine.effect import ask_policy, is_in_doubt, may_have_had
 from headrace.machine.handout import hand_out
 from headrace.machine.join import unskip, untouched_again
 from headrace.machine.pause import is_held
@@ -103,12 +103,10 @@ def _begin_item(plan: Plan, run: RunState, draft: Transition, place: int, ended:
     if item.withheld:
         item, doubt = msgspec.structs.replace(item, withheld="", error=None), item.error
     else:
-        doubt = RERUN if item.attempt and plan.at(place).effect != "idempotent" else None
+        doubt = RERUN if may_have_had(plan.at(place), item) else None
     if doubt is None:
         return hand_out(plan, run, draft, place, item, ended)
-    if plan.at(place).effect == "manual":  # a person may fail it: every dead letter of an item has a token of its own
-        item = msgspec.structs.replace(item, token=run.next_token(item))
-    doubt_effect(plan, run, draft, place, item, doubt)
+    ask_policy(plan, run, draft, place, item)
 
 
 def stop_map(
@@ -205,9 +203,8 @@ def rerun_items(
             continue
         if item.status is FAILED:
             draft.actions.append(CloseLetter(place, item.token, "replayed"))
-        is_open = item.error is not None and item.error.ambiguous
-        if item.attempt and each.effect != "idempotent" and (is_open or item.status is not FAILED):
-            doubt = item.error if is_open else RERUN  # one that failed has said that it had none
+        if may_have_had(each, item) and (item.status is not FAILED or is_in_doubt(each, item)):
+            doubt = RERUN  # of one that failed otherwise nothing is in doubt
         edited = given if place in chosen and given is not None else item.input
         item = msgspec.structs.replace(item, retries_from=item.attempt, input=edited, error=doubt)
         _await_room(run, draft, place, item)
@@ -230,7 +227,7 @@ def reopen_map(plan: Plan, run: RunState, draft: Transition, index: int, ended: 
     for place in items_of(index, item_counts(run, draft, index).begun):
         item = draft.tasks.get(place) or run.task(place)
         if item.status is CANCELLED:
-            doubt = item.error if item.error is not None and item.error.ambiguous else None
+            doubt = RERUN if is_in_doubt(plan.at(place), item) else None
             item = msgspec.structs.replace(item, retries_from=item.attempt, error=doubt)
             _await_room(run, draft, place, item)
         if draft.tasks.get(place, UNTOUCHED).withheld == "room":

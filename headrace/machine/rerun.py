@@ -5,6 +5,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from headrace.machine.advance import advance
+from headrace.machine.effect import is_in_doubt
 from headrace.machine.event import Reran
 from headrace.machine.place import is_item, task_of
 from headrace.machine.plan import Plan
@@ -57,7 +58,8 @@ def foresee(plan: Plan, run: RunState, event: Reran, at: int) -> list[Foreseen]:
             found.append(_foresee_map(plan, run, index, after, items.get(index, [])))
             continue
         then: Then = _THEN.get(after.status, "begins")
-        had_none = before.status is TaskStatus.FAILED and after.status is TaskStatus.QUEUED and not after.lookups
+        is_sent = after.awaits_slot or (after.status is TaskStatus.QUEUED and not after.lookups)
+        had_none = before.status is TaskStatus.FAILED and is_sent
         if spec.run is None:
             found.append(Foreseen(index, then, "none", None))
         elif not before.attempt:
@@ -80,11 +82,8 @@ def _foresee_map(plan: Plan, run: RunState, index: int, after: TaskState, items:
     if effect == "idempotent":
         return Foreseen(index, then, "repeats", "effect_key", len(items))
     is_reopened = after.items is not None and after.token == run.task(index).token
-    if is_reopened and not any(item.attempt and _may_have_happened(item) for item in states):
+    each = plan.at(items[0])
+    begun = [item for item in states if item.attempt]
+    if is_reopened and all(item.status is TaskStatus.FAILED and not is_in_doubt(each, item) for item in begun):
         return Foreseen(index, then, "did_not_happen", None, len(items))
     return Foreseen(index, then, "repeats", "lookup" if effect == "reconcile" else "person", len(items))
-
-
-def _may_have_happened(item: TaskState) -> bool:
-    """An item that failed told that it had no effect, unless it was ended in the middle."""
-    return item.status is not TaskStatus.FAILED or (item.error is not None and item.error.ambiguous)

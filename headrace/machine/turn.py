@@ -7,12 +7,12 @@ from headrace.machine.actions import Transition
 from headrace.machine.child import start_child
 from headrace.machine.deadline import begin_deadline
 from headrace.machine.draft import bury, outputs_of, skip, withhold
-from headrace.machine.effect import doubt_effect, look_up
+from headrace.machine.effect import ask_policy, is_in_doubt, keep_doubt, look_up, may_have_had
 from headrace.machine.handout import hand_out
 from headrace.machine.mapping import begin_map
 from headrace.machine.pause import is_held
 from headrace.machine.plan import Plan
-from headrace.machine.reason import CONDITION_FALSE, RERUN
+from headrace.machine.reason import CONDITION_FALSE
 from headrace.machine.run_state import UNTOUCHED, RunState, TaskState
 from headrace.machine.status import HOLDS, WITHHOLDS
 from headrace.machine.waiting import ask, begin_wait, listen
@@ -31,10 +31,12 @@ def ready(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskSt
             holds = spec.condition.evaluate(run.input, outputs_of(plan, run, draft))
         except PayloadError as e:
             undecided = msgspec.structs.replace(task, token=run.next_token(task))  # every dead letter has its own
-            return bury(run, draft, index, undecided, Error(e.reason, e.message, retryable=False), ended)
+            error = keep_doubt(Error(e.reason, e.message, retryable=False), is_doubtful=may_have_had(spec, task))
+            return bury(run, draft, index, undecided, error, ended)
         if not holds:
             return skip(run, draft, index, task, CONDITION_FALSE, ended)
-    if spec.deadline is not None and not begin_deadline(plan, run, draft, index, task, ended, at):
+    is_doubtful = may_have_had(spec, task)
+    if spec.deadline is not None and not begin_deadline(plan, run, draft, index, task, ended, at, is_doubtful):
         return None
     if spec.wait is not None:
         return begin_wait(plan, run, draft, index, task, ended, at)
@@ -50,22 +52,23 @@ def ready(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskSt
 def begin_body(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:
     """Hand its body out. A rerun may find that it had its effect already: then its policy is asked first, as after an
     end that is ambiguous."""
-    effect = plan.tasks[index].effect
-    if task.attempt and effect != "idempotent":
-        if effect == "manual":  # a person may fail it: every dead letter of a task has a token of its own
-            task = msgspec.structs.replace(task, token=run.next_token(task))
-        return doubt_effect(plan, run, draft, index, task, RERUN)
+    if may_have_had(plan.tasks[index], task):
+        return ask_policy(plan, run, draft, index, task)
     _set_going(plan, run, draft, index, task, ended)
 
 
 def begin_again(
     plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int], at: int
 ) -> None:
-    """An operator sends it out again: nothing asks its join or its condition, but its approval is not gone round."""
+    """An operator sends it out again: nothing asks its join or its condition, but neither its approval nor its policy
+    is gone round. task: with why it had failed as its error, while its effect is in doubt because of that."""
     is_refused = plan.at(index).approval is not None and _was_refused(run.task(index))
     if draft.control & HOLDS and is_held(run, draft, index):
         return withhold(run, draft, index, task, "turn" if is_refused else "again")
-    if plan.at(index).deadline is not None and not begin_deadline(plan, run, draft, index, task, ended, at):
+    is_doubtful, task = is_in_doubt(plan.at(index), task), msgspec.structs.replace(task, error=None)
+    if plan.at(index).deadline is not None and not begin_deadline(
+        plan, run, draft, index, task, ended, at, is_doubtful
+    ):
         return
     if plan.at(index).approval is not None and (is_refused or not task.attempt):
         ask(plan, run, draft, index, task, ended)
@@ -75,6 +78,8 @@ def begin_again(
         listen(plan, run, draft, index, task, ended, at)
     elif plan.at(index).child is not None:
         start_child(plan, run, draft, index, task, ended, at)
+    elif is_doubtful:
+        ask_policy(plan, run, draft, index, task)
     else:
         _set_going(plan, run, draft, index, task, ended)
 
@@ -100,6 +105,7 @@ def begin_withheld(
 ) -> None:
     how, task = task.withheld, msgspec.structs.replace(task, withheld="")
     if how == "turn":
+        task = msgspec.structs.replace(task, error=None)  # its policy is asked in any case, behind its question
         ready(plan, run, draft, index, task, ended, at)
     elif how == "again":
         begin_again(plan, run, draft, index, task, ended, at)

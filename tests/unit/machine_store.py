@@ -123,15 +123,16 @@ class Store:
     def hear(self, plan: Plan, before: TaskState, event: MachineEvent) -> None:
         """What an event that moves its run says of an effect. before: the task that it names."""
         match event:
-            case Replayed() if before.error is not None and before.error.code in ("REJECTED", "EXPIRED"):
-                pass  # it is asked again, and its policy after that: a rejection says nothing of an effect
+            case Replayed():
+                pass  # who sends it out again does not say what became of its effect
             case Decided() if event.outcome == "rejected":
                 approval = plan.tasks[event.task].approval
                 if approval is not None and approval.on_reject == "complete":
                     self.told_done.add(event.task)
                     self.refused.add(event.task)
-            case Resolved() | Replayed() | Supplied():
-                self.in_doubt.discard(event.task)
+            case Resolved() | Supplied():
+                if isinstance(event, Supplied) or event.outcome != "fail":  # who lets it fail does not know
+                    self.in_doubt.discard(event.task)
                 if isinstance(event, Supplied):
                     self.told_done.add(event.task)
                     self.outputs[event.task] = event.output

@@ -2,11 +2,11 @@
 
 import pytest
 
-from headrace.machine import Abort, CloseLetter, Dispatch, KeepOutput, Reran, RunStatus, Supplied, TaskStatus
+from headrace.machine import Abort, CloseLetter, Dispatch, KeepOutput, Park, Reran, RunStatus, Supplied, TaskStatus
 from headrace.machine.place import place_of
-from headrace.machine.plan import Failures
+from headrace.machine.plan import Effect, Failures
 from headrace.machine.rerun import Foreseen, foresee
-from tests.unit.machine_model import HOPELESS, SECOND, Trial, task
+from tests.unit.machine_model import DOUBTFUL, HOPELESS, SECOND, Trial, task
 from tests.unit.test_machine_maps import handed_out, mapped
 
 MAP = 1
@@ -375,3 +375,102 @@ def test_an_item_that_has_ended_otherwise_or_not_begun_is_given_nothing():
     assert trial.fail("map.1", HOPELESS)
     assert trial.succeed("map.2")
     assert not supply(trial, "map.1"), "what came after has seen the failure"
+
+
+def asked(trial: Trial) -> list[str]:
+    """Of which items a lookup was handed out, or a person asked."""
+    actions = [a for a in trial.told if isinstance(a, Park) or (isinstance(a, Dispatch) and a.lookup)]
+    return [trial.plan.name_of(action.task) for action in actions]
+
+
+def say_it_did_not_happen(trial: Trial, name: str) -> bool:
+    is_looked_up = trial.state(name).lookups > 0
+    return trial.look_up(name, happened=False) if is_looked_up else trial.resolve(name, "did_not_happen")
+
+
+@pytest.mark.parametrize("effect", ["manual", "reconcile"])
+def test_an_item_that_comes_back_is_tried_once_it_is_known_that_it_had_no_effect(effect: Effect):
+    """And does not fail of what had cancelled it."""
+    trial = mapped([1, 2], effect=effect)
+    assert trial.claim("map.1")
+    assert trial.fail("map.0", HOPELESS)
+    trial.restart()
+    assert trial.replay("map.0")
+    assert asked(trial) == ["map.1"]
+    assert say_it_did_not_happen(trial, "map.1")
+    assert trial.items("map") == ["queued", "queued"]
+    assert handed_out(trial) == [("map.1", 2, b"2")]
+
+
+@pytest.mark.parametrize("effect", ["manual", "reconcile"])
+def test_an_item_in_doubt_that_had_no_room_yet_is_not_tried_blindly_when_it_comes_back(effect: Effect):
+    trial = completed(2, effect=effect, max_parallel=1)
+    assert rerun(trial, "map.0", "map.1")
+    assert trial.state("map.1").withheld == "room"
+    assert say_it_did_not_happen(trial, "map.0")
+    assert trial.claim("map.0")
+    assert trial.fail("map.0", HOPELESS)
+    assert trial.items("map") == ["failed", "cancelled"]
+    trial.restart()
+    assert trial.replay("map.0")
+    assert [a.task for a in trial.told if isinstance(a, Dispatch) and not a.lookup] == [trial.place("map.0")]
+    assert asked(trial) == ["map.1"]
+
+
+@pytest.mark.parametrize("act", ["rerun", "replay"])
+@pytest.mark.parametrize("effect", ["manual", "reconcile"])
+def test_an_item_that_a_person_let_fail_without_knowing_is_asked_about_again(effect: Effect, act: str):
+    trial = mapped([1, 2], effect=effect, failures="finish")
+    assert trial.claim("map.0")
+    assert trial.fail("map.0", DOUBTFUL)
+    if effect == "reconcile":
+        assert trial.look_up("map.0", None)
+    assert trial.resolve("map.0", "fail")
+    assert trial.claim("map.1")
+    assert trial.succeed("map.1")
+    trial.restart()
+    (foreseen, _) = foresee(trial.plan, trial.run, Reran(trial.run.row_version), trial.at)
+    assert foreseen.effect == "repeats"
+    assert rerun(trial) if act == "rerun" else trial.replay("map.0")
+    assert asked(trial) == ["map.0"]
+    assert say_it_did_not_happen(trial, "map.0")
+    assert trial.succeed("map.0")
+    assert trial.states["map"] == "completed"
+
+
+# == what is to start over, and is ended before it does ================================================================
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("act", ["cancel", "terminate", "deadline"])
+def test_a_run_can_be_ended_while_a_map_of_it_is_yet_to_start_over(act: str, is_restarted: bool):
+    """Its items are as if none had begun, and have nothing to be ended."""
+    trial = Trial(task("before"), task("map", "before", over=[1, 2]), deadline=60 * SECOND)
+    assert trial.succeed("before")
+    for item in range(2):
+        assert trial.succeed(f"map.{item}")
+    assert rerun(trial, "before")
+    if is_restarted:
+        trial.restart()
+    assert trial.pass_deadline() if act == "deadline" else getattr(trial, act)()
+    assert trial.states == {"before": "cancelled", "map": "cancelled"}
+    assert trial.items("map") == ["pending", "pending"]
+    trial.restart()
+    assert rerun(trial)
+    assert trial.succeed("before")
+    assert [(name, attempt) for name, attempt, _ in handed_out(trial)] == [("map.0", 2), ("map.1", 2)]
+    for item in range(2):
+        assert trial.succeed(f"map.{item}")
+    assert trial.status is RunStatus.COMPLETED
+
+
+def test_a_run_is_ended_while_a_map_of_it_has_begun_over_a_shorter_list():
+    trial = Trial(task("list"), task("map", "list", over="${{ tasks.list.output }}", max_parallel=1))
+    assert trial.succeed("list", b"[1,2,3]")
+    for item in range(3):
+        assert trial.succeed(f"map.{item}")
+    assert rerun(trial, "list")
+    assert trial.succeed("list", b"[7,8]")
+    assert trial.cancel()
+    assert trial.items("map") == ["cancelled", "pending", "pending"]
+    trial.restart()
+    assert rerun(trial)
+    assert handed_out(trial) == [("map.0", 2, b"7")]

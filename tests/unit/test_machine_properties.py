@@ -242,6 +242,36 @@ class Runs(RuleBasedStateMachine):
         tasks = () if is_of_what_failed else (places[task % len(places)],)
         self._say(Reran(self.run.row_version - is_old, tasks, edited if tasks else None, by="ada"))
 
+    @rule(
+        kinds=st.lists(st.tuples(which, which), min_size=1, max_size=5), task=which,
+        how=st.sampled_from(["what failed", "what failed", "from", "from", "from", "replayed", "supplied", "moved"]),
+        sketches=st.lists(SKETCHES, max_size=2),
+    )  # fmt: skip
+    def it_ends_and_runs_again(self, kinds: list[tuple[int, int]], task: int, how: str, sketches: list[Sketch]) -> None:
+        """Everybody does their part until it has ended, in some way; then a person acts on it."""
+        self._end(kinds)
+        if how == "moved":
+            return self._run_again_on_another_version(task, sketches)
+        if how == "replayed":
+            self.a_dead_letter_is_replayed(task, None)
+        elif how == "supplied":
+            self.a_task_is_given_its_output(task, 0)
+        else:
+            self.what_has_ended_runs_again(task, how == "what failed", False, None)
+
+    def _run_again_on_another_version(self, task: int, sketches: list[Sketch]) -> None:
+        """In which a task has other needs and another policy, and others stand behind all that there were."""
+        tasks, deadline, has_output = self.workflows[self.plan.version_id]
+        changed, index = list(tasks), task % len(tasks)
+        if sketches:
+            names = ("needs", "condition", "template", "retry", "effect", "exclusive", "join", "undo")
+            changed[index] = tasks[index]._replace(**{name: getattr(sketches[0], name) for name in names})
+        self.workflows.append(([*changed, *sketches[1:]][:TASKS_MAX], deadline, has_output))
+        limit = LimitPlan() if task % 3 == 0 else None
+        plan = plan_of(*self.workflows[-1], version_id=len(self.workflows) - 1, limit=limit)
+        chosen = () if task % 2 else (index,)
+        self._say(Reran(self.run.row_version, chosen, by="ada", plan=plan))
+
     @rule(task=which, distance=st.sampled_from([0, 0, 0, 1, -1]))
     def a_task_is_given_its_output(self, task: int, distance: int) -> None:
         places = [*range(len(self.plan.tasks)), *(place for place in self.run.tasks if place >= ITEMS_MAX)]
@@ -298,8 +328,11 @@ class Runs(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """However it stands, the run ends when everybody does their part."""
-        if not self.is_sound:
-            return
+        if self.is_sound:
+            self._end([(0, 0)])
+
+    def _end(self, kinds: list[tuple[int, int]]) -> None:
+        """Let it end. kinds: what those who have it say, in turn; nothing but good news after so many steps."""
         if self.run.attention:
             self._say(Released("ada"))
         for scope in (WORKFLOW_PAUSED, PAUSED, AWAITS_PERMIT):
@@ -310,7 +343,8 @@ class Runs(RuleBasedStateMachine):
             if self.run.status in RUN_TERMINAL:
                 return
             assert step < STEPS_TO_END_MAX
-            self._say(self._answer(self._waiting()[0], 0, 0))
+            kind, choice = kinds[step % len(kinds)] if step < STEPS else (0, 0)
+            self._say(self._answer(self._waiting()[0], kind, choice))
 
     # -- events --------------------------------------------------------------------------------------------------------
     def _is_open(self, index: int) -> bool:
@@ -548,10 +582,13 @@ class Runs(RuleBasedStateMachine):
 
     def _run_again(self, event: Reran, transition: Transition) -> None:
         """What may have had its effect is in doubt from here on, and what was approved is not approved any more."""
+        plan = self.plan if transition.plan is None else transition.plan
+        if transition.plan is not None:
+            self.store.moved.update(task_of(place) for place in self.run.tasks)
         for index, after in transition.tasks.items():
             if is_compensation(index):
                 continue  # what runs again has failed at once, and the run undoes what it did
-            before, spec = self.run.task(index), self.plan.at(index)
+            before, spec = self.run.task(index), plan.at(index)
             over = self.run.task(task_of(index))
             now = transition.tasks[task_of(index)]
             is_reopened = over.items is not None and now.items is not None and now.token == over.token

@@ -23,12 +23,12 @@ from headrace.machine import (
     Unpark,
 )
 from headrace.machine.migration import find_lasting_obstacles
-from headrace.machine.plan import RepeatPlan, WaitPlan
+from headrace.machine.plan import Effect, LimitPlan, RepeatPlan, WaitPlan
 from headrace.machine.reason import RERUN, SUPPLIED
 from headrace.machine.rerun import Foreseen, foresee
 from headrace.machine.run_state import UNTOUCHED
 from headrace.messages import Succeeded
-from tests.unit.machine_model import HOPELESS, INPUT, NONCE, SECOND, Spec, Trial, plan_of, task
+from tests.unit.machine_model import DOUBTFUL, HOPELESS, INPUT, NONCE, SECOND, Spec, Trial, plan_of, task
 from tests.unit.test_machine_pairs import STATES, SUBJECT, states_of
 
 
@@ -538,3 +538,92 @@ def test_a_task_that_failed_before_it_was_approved_anew_is_asked_about_by_a_repl
         assert trial.resume()
     assert trial.states["a"] == "waiting"
     assert not any(isinstance(action, Dispatch) for action in trial.told)
+
+
+# == an effect in doubt that nobody was asked about ==============================================================
+
+POLICIES = ["reconcile", "manual"]
+
+
+def asks_its_policy(trial: Trial, name: str) -> bool:
+    """Whether the last act on the run had the task's lookup, or a person, asked, and no body handed out."""
+    asked = [a for a in trial.told if isinstance(a, Park) or (isinstance(a, Dispatch) and a.lookup)]
+    bodies = [a for a in trial.told if isinstance(a, Dispatch) and not a.lookup]
+    return [action.task for action in asked] == [trial.place(name)] and not bodies
+
+
+def sent_out(trial: Trial, name: str, act: str) -> bool:
+    return rerun(trial) if act == "rerun" else trial.replay(name)
+
+
+@pytest.mark.parametrize("act", ["rerun", "replay"])
+@pytest.mark.parametrize("effect", POLICIES)
+def test_a_task_that_failed_before_its_policy_was_asked_is_still_in_doubt(effect: Effect, act: str):
+    """It completed once. In a rerun it fails before anybody has said what became of its effect."""
+    trial = Trial(task("a"), task("b", "a", effect=effect, condition="tasks.a.output.ok"))
+    assert trial.succeed("a", b'{"ok":true}')
+    assert trial.claim("b")
+    assert trial.succeed("b")
+    assert rerun(trial, "a")
+    assert trial.succeed("a", b"null")
+    error = trial.state("b").error
+    assert error is not None
+    assert (error.code, error.ambiguous) == ("BAD_INPUT", True)
+    trial.restart()
+    (foreseen,) = foresee(trial.plan, trial.run, Reran(trial.run.row_version), trial.at)
+    assert (foreseen.effect, foreseen.protected_by) == ("repeats", "lookup" if effect == "reconcile" else "person")
+    assert sent_out(trial, "b", act)
+    assert asks_its_policy(trial, "b")
+
+
+@pytest.mark.parametrize("act", ["rerun", "replay"])
+@pytest.mark.parametrize("is_paused", [False, True])
+@pytest.mark.parametrize("effect", POLICIES)
+def test_what_a_person_let_fail_without_knowing_is_asked_about_again(effect: Effect, act: str, is_paused: bool):
+    trial = Trial(task("a", effect=effect), task("b"))
+    assert trial.claim("a")
+    assert trial.fail("a", DOUBTFUL)
+    if effect == "reconcile":
+        assert trial.look_up("a", None)
+    assert trial.resolve("a", "fail")
+    if act == "rerun":
+        assert trial.succeed("b")
+        (foreseen,) = foresee(trial.plan, trial.run, Reran(trial.run.row_version), trial.at)
+        assert foreseen.effect == "repeats"
+    letter = trial.token("a")
+    if is_paused and act == "replay":
+        assert trial.pause()
+    assert sent_out(trial, "a", act)
+    if is_paused and act == "replay":
+        assert trial.state("a").withheld == "again"
+        trial.restart()
+        assert trial.resume()
+    assert asks_its_policy(trial, "a")
+    assert trial.token("a") == letter + 1
+    trial.restart()
+    assert trial.look_up("a", happened=False) if effect == "reconcile" else trial.resolve("a", "did_not_happen")
+    assert trial.told[-1] == Dispatch(0, 2, letter + 2, INPUT)
+
+
+@pytest.mark.parametrize("effect", POLICIES)
+def test_what_a_person_let_fail_waits_for_a_permit_and_is_asked_about_then(effect: Effect):
+    trial = Trial(task("a", effect=effect), limit=LimitPlan())
+    assert trial.claim("a")
+    assert trial.fail("a", DOUBTFUL)
+    if effect == "reconcile":
+        assert trial.look_up("a", None)
+    assert trial.resolve("a", "fail")
+    assert rerun(trial)
+    trial.restart()
+    assert trial.permit()
+    assert asks_its_policy(trial, "a")
+
+
+@pytest.mark.parametrize("effect", POLICIES)
+def test_of_a_task_of_a_pool_that_had_no_effect_it_is_foreseen_so(effect: Effect):
+    trial = Trial(task("a", effect=effect, pool="pool"))
+    assert trial.admit("a")
+    assert trial.claim("a")
+    assert trial.fail("a", HOPELESS)
+    (foreseen,) = foresee(trial.plan, trial.run, Reran(trial.run.row_version), trial.at)
+    assert foreseen.effect == "did_not_happen"
