@@ -797,7 +797,9 @@ class Runs(RuleBasedStateMachine):
         if not state.is_untouched and state.status not in (TaskStatus.SKIPPED, TaskStatus.CANCELLED):
             # What has begun stays, also when a replay took back what it began because of.
             is_given = state.status is TaskStatus.COMPLETED and index in self.supplied  # whatever its needs are
-            is_left = self.has_replayed and plan.tasks[index].join in ENDS_ANYHOW
+            # A clean-up runs again behind what failed, also when it had completed, and what is behind it does not.
+            is_behind = any(plan.tasks[need].cleans_up for need in plan.tasks[index].needs)
+            is_left = self.has_replayed and (plan.tasks[index].join in ENDS_ANYHOW or is_behind)
             assert may_it or is_given or is_left
 
 
