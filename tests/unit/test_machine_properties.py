@@ -535,7 +535,7 @@ class Runs(RuleBasedStateMachine):
         plan = self.plan if transition.plan is None else transition.plan
         self.store.write(plan, self.run, transition)
         if not was_undoing and transition.compensations is not None:
-            self._check_undone(transition)
+            self._check_undone(plan, transition)
         stood = dict(self.run.tasks)
         self.run.apply(transition)
         for index, state in transition.tasks.items():
@@ -562,10 +562,10 @@ class Runs(RuleBasedStateMachine):
             if was_running and is_stopped and self.plan.at(place).effect != "idempotent":
                 self.store.in_doubt.add(place)
 
-    def _check_undone(self, transition: Transition) -> None:
+    def _check_undone(self, plan: Plan, transition: Transition) -> None:
         """All that completed is undone, and nothing of which no body was ever handed out."""
         had_a_body = {task_of(place) for place, _ in self.store.bodies}
-        for spec in self.plan.tasks:
+        for spec in plan.tasks:
             state, index = transition.tasks.get(spec.index) or self.run.task(spec.index), spec.index
             is_undone, is_done = compensation_of(index) in transition.tasks, state.status is TaskStatus.COMPLETED
             is_refused = is_done and index in self.store.refused - had_a_body
