@@ -413,8 +413,11 @@ def test_an_item_in_doubt_that_had_no_room_yet_is_not_tried_blindly_when_it_come
     assert trial.items("map") == ["failed", "cancelled"]
     trial.restart()
     assert trial.replay("map.0")
-    assert [a.task for a in trial.told if isinstance(a, Dispatch) and not a.lookup] == [trial.place("map.0")]
+    assert handed_out(trial) == [("map.0", 3, b"0")]
+    assert trial.claim("map.0")
+    assert trial.succeed("map.0")
     assert asked(trial) == ["map.1"]
+    assert not any(isinstance(action, Dispatch) and not action.lookup for action in trial.told)
 
 
 @pytest.mark.parametrize("act", ["rerun", "replay"])
