@@ -116,7 +116,7 @@ async def serve(settings: StreamsSettings, *, fails_over: bool = False) -> None:
     gc.freeze()  # what start-up made stays; without it every full collection walks it again
     gc.set_threshold(50_000, 50, 100)
     log.info("streams started", owner=owner, host=settings.host)
-    background = [*sweeps.background(), lambda: follow(triggers, serve_triggers)]
+    background = [*sweeps.background(), lambda: follow(triggers, serve_triggers, topics.find)]
     await run(settings.host, group=f"{settings.prefix}.streams", bodies=agents, background=background, **kafka)
     log.info("streams stopped")
 

@@ -84,6 +84,18 @@ class Topics:
         except (KafkaException, TimeoutError) as e:
             raise UnavailableError(f"Kafka: {e}") from e
 
+    def find(self, names: set[str]) -> set[str]:
+        """Those of users' topics that exist; the embedded log makes them when it is asked about them. Raises
+        UnavailableError."""
+        try:
+            if not self._settings.topic_ids:
+                for name in names:
+                    self._admin.list_topics(name, timeout=_TIMEOUT)
+            known = self._admin.list_topics(timeout=_TIMEOUT).topics
+        except KafkaException as e:
+            raise UnavailableError(f"Kafka: {e}") from e
+        return {name for name in names if name in known and known[name].partitions}
+
     def read(self, topics: Iterable[str]) -> dict[str, Log]:
         """Identity and ends of the topics that exist. Raises UnavailableError."""
         try:

@@ -8,6 +8,7 @@ gives the run or the signal that exists. One that cannot be read is set aside wi
 import asyncio
 import traceback
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
@@ -354,17 +355,30 @@ def _printable(key: bytes | None) -> str | None:
 
 
 Serve = Callable[[set[str], asyncio.Event], Coroutine[Any, Any, None]]
+Find = Callable[[set[str]], set[str]]
+"""Those of the topics that exist. Blocks; raises UnavailableError."""
 
 
-async def follow(agent: TriggerAgent, serve: Serve) -> None:
+async def follow(agent: TriggerAgent, serve: Serve, find: Find) -> None:
     """Serve the topics that subscriptions name, for ever: when the set of topics changes, the transport is stopped and
-    made anew."""
+    made anew.
+
+    One that does not exist yet is not subscribed to, but looked for: a consumer that asked for it in vain hears of it
+    only tens of seconds after it was made.
+    """
     stop, serving, topics = asyncio.Event(), None, set[str]()
+    named, there, missing = set[str](), set[str](), set[str]()
     while True:
-        try:
-            wanted = agent.look()
-        except UnavailableError:
-            wanted = topics
+        with suppress(UnavailableError):
+            named = agent.look()
+        there &= named
+        if unseen := named - there:
+            with suppress(UnavailableError):  # Kafka is away: what is served knows that itself
+                there |= await asyncio.to_thread(find, unseen)
+                if new := named - there - missing:
+                    log.warning("subscriptions wait for topics that do not exist", topics=sorted(new))
+                missing = named - there
+        wanted = set(there)
         if wanted != topics:
             if serving is not None:
                 agent.is_leaving = True

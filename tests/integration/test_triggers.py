@@ -9,10 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
 from headrace.embedded.broker import EmbeddedBroker
+from headrace.embedded.kafka import ApacheKafka
 from headrace.graph import from_data
 from state import running
 from state.plans import Plans
@@ -26,6 +29,7 @@ from streams.clock import DatabaseClock
 from streams.database import Database
 from streams.metrics import Metrics
 from streams.ownership import Ownership
+from streams.topics import Topics
 from streams.transport import run
 from streams.trigger_agent import TriggerAgent, follow
 from tests.conftest import SESSION_TIMEOUT_MS
@@ -307,7 +311,7 @@ async def test_topics_that_are_left_give_their_waiting_records_back(full: Shop):
         if body is not None:
             await asyncio.wait_for(body, 3)
 
-    following = asyncio.create_task(follow(full.agent, serve))
+    following = asyncio.create_task(follow(full.agent, serve, lambda names: names))
     await until(lambda: full.metrics.trigger_wait_seconds._value.get() > 0)
     full.query(
         "INSERT INTO subscription (subscription_id, name, topic, workflow) "
@@ -317,6 +321,45 @@ async def test_topics_that_are_left_give_their_waiting_records_back(full: Shop):
     following.cancel()
     assert served == [{TOPIC}, {TOPIC, "shop.refunds"}]
     assert full.position() == [(None,)]
+
+
+@pytest.mark.parametrize("log", ["kafka", "embedded_broker"])
+async def test_the_first_record_of_a_topic_that_a_subscription_waited_for_is_read_soon(
+    shop: Shop, log: str, topic_prefix: str, request: pytest.FixtureRequest
+):
+    """The topic is made by whoever sends to it, long after the subscription was."""
+    broker: ApacheKafka | EmbeddedBroker = request.getfixturevalue(log)
+    is_real, topic = log == "kafka", f"{topic_prefix}.later"
+    topics = Topics(EngineSettings(postgres=shop.dsn, kafka=broker.bootstrap, topic_ids=is_real, log_id="log"))
+    shop.subscribe()
+    shop.query("UPDATE subscription SET topic = %s RETURNING 1", topic)
+
+    async def serve(wanted: set[str], stop: asyncio.Event) -> None:
+        await run(
+            "plain", bootstrap=broker.bootstrap, group=topic_prefix, bodies=dict.fromkeys(wanted, shop.agent),
+            lease=shop.ownership.lease, conf={"fetch.wait.max.ms": 10}, topic_ids=is_real, log_id="log", stop=stop,
+            handle_signals=False,
+        )  # fmt: skip
+
+    following = asyncio.create_task(follow(shop.agent, serve, topics.find))
+    try:
+        await asyncio.sleep(4)
+        if is_real:
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+            await asyncio.to_thread(admin.create_topics([NewTopic(topic, 2, 1)])[topic].result, 15)
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        producer.produce(topic, b'{"n": 1}', partition=1)
+        assert await asyncio.to_thread(producer.flush, 15) == 0
+        sent_at = time.monotonic()
+        while not shop.fates():
+            assert time.monotonic() < sent_at + 60
+            await asyncio.sleep(0.05)
+        waited = time.monotonic() - sent_at
+        assert waited < 8, f"{waited:.1f} s"  # about two; a consumer that asked in vain needs 10 s and more
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        topics.close()
 
 
 async def test_a_member_whose_records_wait_keeps_its_partitions_and_leaves_when_told(

@@ -1,6 +1,8 @@
 """The simulation as tests. It runs in interpreters of its own, because it puts another world under the product."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,8 @@ SEEDS: Final = 500
 PART: Final = 100
 """Of them in one test, which has to end within pytest's time-out on a busy machine."""
 JOBS: Final = 2
+SECONDS: Final = 240.0
+"""Of one run of the simulation, well below pytest's time-out."""
 PLANTED: Final = (
     "B01-lost-without-token",
     "B08-failure-without-ownership",
@@ -39,9 +43,29 @@ OF_WORKFLOWS = {
 """Where a bug shows in a few of them only: among all the others one seed in hundreds would meet it."""
 
 
-def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+def simulate(*arguments: str, seconds: float = SECONDS) -> subprocess.CompletedProcess[str]:
+    """Fails the test, and nothing else, when that takes longer: pytest's own time-out would end the process in which it
+    runs, with all tests that were still to run there."""
     command = [sys.executable, "-m", "tests.simulation", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1_200, check=False)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # also the processes that it has made
+        out, err = process.communicate()
+        passed = sum(line.startswith("seed ") for line in out.splitlines())
+        said = f"{out[-1_000:]}{err[-1_000:]}"
+        pytest.fail(f"the simulation was still at it after {seconds:g} s and {passed} seeds: {arguments}\n{said}")
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def test_a_search_that_takes_too_long_fails_as_one_test_and_leaves_no_process():
+    with pytest.raises(pytest.fail.Exception, match="still at it after 3 s") as raised:
+        simulate("--seeds", "100000", "--jobs", "2", seconds=3)
+    assert "100000" in str(raised.value)
 
 
 @pytest.mark.slow
