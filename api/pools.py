@@ -138,6 +138,7 @@ async def _tasks(wiring: Wiring, connection: Connection, rows: Sequence[PoolTask
             row.token,
             row.since,
             row.priority,
+            row.fairness_key,
         )
         for row in rows
     ]

@@ -584,6 +584,8 @@ class PoolTask(msgspec.Struct, frozen=True):
     token: int = 0
     since: datetime | None = None
     priority: int = 0
+    fairness_key: str | None = None
+    """Between whom the slots go in turns; None: with all others that have none."""
 
 
 class Pool(msgspec.Struct, frozen=True):

@@ -389,7 +389,15 @@ class Rows:
                     hand_out = (action.task, action.token, run.row_version)
                     self.signals[action.signal_id] = (_bytes_of(action.signal_id), "taken", *hand_out, None)
                 case AwaitSlot():
-                    self.add("await_slots", run.run_id, action.task, action.token, run.namespace, action.pool)
+                    self.add(
+                        "await_slots",
+                        run.run_id,
+                        action.task,
+                        action.token,
+                        run.namespace,
+                        action.pool,
+                        action.fairness_key,
+                    )
                     self.has_slots_to_give = True
                 case TakeSlot():
                     self.add("leave_queues", run.run_id, action.task)

@@ -30,6 +30,8 @@ class PoolTask(msgspec.Struct):
     since: Instant
     priority: int
     """Of its run."""
+    fairness_key: str | None
+    """Between whom the slots go in turns; null: with all others that have none."""
 
 
 class Pool(msgspec.Struct):

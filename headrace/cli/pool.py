@@ -89,7 +89,7 @@ def _draw(items: list[Document]) -> RenderableType:
 
 
 def _draw_pool(pool: Document) -> RenderableType:
-    rows = table("", "run", "task", "workflow", "priority", "since")
+    rows = table("", "run", "task", "workflow", "key", "priority", "since")
     for place, item in enumerate(pool["holders"]):
         rows.add_row("" if place else "holds", *_task(item))
     for place, item in enumerate(pool["waiters"], 1):
@@ -98,4 +98,11 @@ def _draw_pool(pool: Document) -> RenderableType:
 
 
 def _task(item: Document) -> tuple[str, ...]:
-    return short(item["run_id"]), item["task"], item["workflow"], str(item["priority"]), ago(item["since"])
+    return (
+        short(item["run_id"]),
+        item["task"],
+        item["workflow"],
+        item["fairness_key"] or "",
+        str(item["priority"]),
+        ago(item["since"]),
+    )

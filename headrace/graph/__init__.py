@@ -36,7 +36,7 @@ from headrace.graph.field import (
     TASKS_MAX,
 )
 from headrace.graph.schema import json_schema
-from headrace.graph.task import Child, Compensate, Deadline, Map, Repeat, Retry, Signal, Task, Wait
+from headrace.graph.task import Child, Compensate, Deadline, Map, Pool, Repeat, Retry, Signal, Task, Wait
 from headrace.graph.workflow import Limit, Workflow
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "Deadline",
     "Limit",
     "Map",
+    "Pool",
     "Repeat",
     "Retry",
     "Signal",

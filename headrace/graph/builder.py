@@ -11,7 +11,7 @@ from headrace.document import Path, copy_plain, format_path
 from headrace.errors import Fault
 from headrace.graph.check import check
 from headrace.graph.field import Join
-from headrace.graph.task import Child, Compensate, Deadline, Map, Repeat, Retry, Signal, Wait
+from headrace.graph.task import Child, Compensate, Deadline, Map, Pool, Repeat, Retry, Signal, Wait
 from headrace.graph.workflow import Limit, Workflow
 
 
@@ -55,7 +55,7 @@ class Builder:
         wait: Wait | Mapping[str, Any] | None = None,
         signal: str | Signal | Mapping[str, Any] | None = None,
         map: Map | Mapping[str, Any] | Sequence[Any] | str | None = None,
-        pool: str | None = None,
+        pool: str | Pool | Mapping[str, Any] | None = None,
         deadline: str | float | timedelta | Deadline | Mapping[str, Any] | None = None,
         start_within: str | float | timedelta | None = None,
         repeat: Repeat | Mapping[str, Any] | None = None,

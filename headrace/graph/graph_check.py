@@ -184,10 +184,13 @@ class GraphCheck:
             shown = approval if isinstance(approval, dict) else dict[str, Any]()
             undo = task.get("compensate")
             undone = undo.get("with") if isinstance(undo, dict) else None
+            pool = task.get("pool")
+            fair = pool.get("fairness_key") if isinstance(pool, dict) else None
             templates: list[tuple[Any, Path, Variables]] = [
                 (task.get("with"), (*place, "with"), variables),
                 (over, where, ()),
                 (undone, (*place, "compensate", "with"), OF_A_COMPENSATION),
+                (fair, (*place, "pool", "fairness_key"), OF_AN_ITEM if mapped is not None else ()),
                 *((shown.get(part), (*place, "approval", part), ()) for part in ("title", "context")),
             ]
             for given, start, known in templates:

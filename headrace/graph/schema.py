@@ -45,6 +45,10 @@ def json_schema() -> dict[str, Any]:
         "anyOf": [text_schema(DOTTED_NAME), {"$ref": "#/$defs/Signal"}, {"type": "null"}],
         "default": None,
     }
+    properties["pool"] = {
+        "anyOf": [text_schema(DOTTED_NAME), {"$ref": "#/$defs/Pool"}, {"type": "null"}],
+        "default": None,
+    }
     properties["workflow"] = {
         "anyOf": [text_schema(DOTTED_NAME), {"$ref": "#/$defs/Child"}, {"type": "null"}],
         "default": None,

@@ -119,6 +119,22 @@ class Map(Frozen):
     completes, and its output says what failed."""
 
 
+class Pool(Frozen):
+    """Of which pool each hand-out of a body needs a slot. In a definition also just its name."""
+
+    name: PoolName
+    """Which pool."""
+    fairness_key: Annotated[StrictStr | None, Field(min_length=1, max_length=EXPRESSION_CHARS_MAX)] = None
+    """Between whom the slots go in turns: text with expressions; None: with all others that have none."""
+
+    @model_validator(mode="after")
+    def _is_a_key(self) -> "Pool":
+        key = self.fairness_key or ""
+        if "${{" not in key and len(key) > KEY_CHARS_MAX:
+            raise ValueError(f"a key may have {KEY_CHARS_MAX} characters")
+        return self
+
+
 class Repeat(Frozen):
     """The body of a task runs again until what comes out of it will do, and a number of times at most."""
 
@@ -208,8 +224,9 @@ class Task(Frozen):
     """Nothing runs until the run is told this; text: the name of the signal."""
     map: Annotated[Map | None, BeforeValidator(list_only)] = None
     """`run` for each item of a list; a list, or an expression that gives one: only that."""
-    pool: PoolName | None = None
-    """Each hand-out of its body waits for a slot of this pool; of a map, that of each item."""
+    pool: Annotated[Pool | None, BeforeValidator(name_only)] = None
+    """Each hand-out of its body waits for a slot of this pool; of a map, that of each item; text: the name of the
+    pool."""
     repeat: Repeat | None = None
     """`run` again and again, until what comes out of it will do."""
     deadline: Annotated[Deadline | None, BeforeValidator(length_only)] = None

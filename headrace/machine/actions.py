@@ -137,6 +137,8 @@ class AwaitSlot(msgspec.Struct, frozen=True):
     task: int
     token: int
     pool: str
+    fairness_key: str = ""
+    """Between whom the slots go in turns; empty: with all others that have none."""
 
 
 class TakeSlot(msgspec.Struct, frozen=True):

@@ -114,6 +114,14 @@ def render_input(plan: Plan, run: RunState, draft: Transition, index: int, task:
     return spec.template.render(run.input, outputs_of(plan, run, draft))
 
 
+def fairness_key_of(plan: Plan, run: RunState, draft: Transition, index: int) -> str:
+    """Of the place's hand-outs in the queue of their pool. Raises PayloadError."""
+    is_item = ITEMS_MAX <= index < COMPENSATIONS_FROM
+    items = item_counts(run, draft, task_of(index)).items if is_item else []
+    item = item_of(index) if is_item else None
+    return plan.at(index).render_fairness_key(run.input, outputs_of(plan, run, draft), items, item)
+
+
 def _render_compensation(plan: Plan, run: RunState, draft: Transition, index: int, spec: TaskPlan) -> bytes:
     """Raises PayloadError."""
     task = draft.tasks.get(index) or run.task(index)

@@ -7,10 +7,10 @@ import msgspec
 from headrace.errors import PayloadError
 from headrace.machine.actions import Abort, AwaitSlot, Dispatch, EndAttempt, SetTimer, TakeSlot, Transition
 from headrace.machine.backoff import backoff
-from headrace.machine.draft import bury, clear_timer, put, render_input, withhold
+from headrace.machine.draft import bury, clear_timer, fairness_key_of, put, render_input, withhold
 from headrace.machine.effect import doubt_effect
 from headrace.machine.pause import is_held
-from headrace.machine.plan import Plan
+from headrace.machine.plan import Plan, PoolPlan
 from headrace.machine.reason import HANDOUTS_LOST_MAX, LOST, NEVER_BEGAN
 from headrace.machine.run_state import RunState, TaskState
 from headrace.machine.status import HOLDS, PENDING, QUEUED, RUNNING, WAITING
@@ -33,21 +33,31 @@ def hand_out(plan: Plan, run: RunState, draft: Transition, index: int, task: Tas
     """QUEUED under the next token, with its input rendered; withheld while the run is paused. One of a pool is WAITING
     for its slot first.
 
-    An input that cannot be rendered fails the task instead. The token is used up all the same, so that every dead
-    letter of a task has its own, and the event that led here is stale when it comes again.
+    An input, or a fairness key, that cannot be rendered fails the task instead. The token is used up all the same, so
+    that every dead letter of a task has its own, and the event that led here is stale when it comes again.
     """
     if draft.control & HOLDS and is_held(run, draft, index):
         known = msgspec.structs.replace(task, error=None, lookups=0)  # a lookup that has answered is not asked again
         return withhold(run, draft, index, known, "body")
     token, pool = run.next_token(task), plan.at(index).pool
     if pool is not None:
-        waiting = TaskState(
-            WAITING, task.attempt, token, None, task.retries_from, task.input, vanished=task.vanished, pool=pool
-        )
-        put(run, draft, index, waiting)
-        draft.actions.append(AwaitSlot(index, token, pool))
-        return None
+        return _await_slot(plan, run, draft, index, task, token, pool, ended)
     _send(plan, run, draft, index, task, token, ended)
+
+
+def _await_slot(
+    plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, token: int, pool: PoolPlan,
+    ended: list[int],
+) -> None:  # fmt: skip
+    try:
+        key = "" if pool.fairness_key is None else fairness_key_of(plan, run, draft, index)
+    except PayloadError as e:
+        return _bury_unsent(run, draft, index, task, token, e, ended)
+    waiting = TaskState(
+        WAITING, task.attempt, token, None, task.retries_from, task.input, vanished=task.vanished, pool=pool.name
+    )
+    put(run, draft, index, waiting)
+    draft.actions.append(AwaitSlot(index, token, pool.name, key))
 
 
 def admit(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:
@@ -67,14 +77,20 @@ def _send(
     try:
         given = render_input(plan, run, draft, index, task)
     except PayloadError as e:
-        unsent = msgspec.structs.replace(task, token=token)
-        return bury(run, draft, index, unsent, Error(e.reason, e.message, retryable=False), ended)
+        return _bury_unsent(run, draft, index, task, token, e, ended)
     pool = task.pool if token == task.token else ""  # under another token it has waited for none
     queued = TaskState(
         QUEUED, task.attempt, token, None, task.retries_from, task.input, vanished=task.vanished, pool=pool
     )
     put(run, draft, index, queued)
     draft.actions.append(Dispatch(index, task.attempt + 1, token, given))
+
+
+def _bury_unsent(
+    run: RunState, draft: Transition, index: int, task: TaskState, token: int, why: PayloadError, ended: list[int]
+) -> None:
+    unsent = msgspec.structs.replace(task, token=token)
+    bury(run, draft, index, unsent, Error(why.reason, why.message, retryable=False), ended)
 
 
 def hand_out_again(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, ended: list[int]) -> None:

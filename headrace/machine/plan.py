@@ -36,7 +36,7 @@ from headrace.machine.place import (
 
 if TYPE_CHECKING:
     from headrace.approval import Approval
-    from headrace.graph import Child, Limit, Repeat, Retry, Signal, Task, Wait, Workflow
+    from headrace.graph import Child, Limit, Pool, Repeat, Retry, Signal, Task, Wait, Workflow
 
 _MICROSECONDS: Final = 1_000_000
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -189,13 +189,21 @@ class SignalPlan(msgspec.Struct, frozen=True):
         """
         if self.key is None:
             return None
-        found = msgspec.json.decode(self.key.render(input, outputs) if given is None else given)
-        if isinstance(found, int) and not isinstance(found, bool):
-            found = str(found)
-        if not isinstance(found, str) or not 0 < len(found) <= KEY_CHARS_MAX or "\0" in found:
-            why = f"a text of 1 to {KEY_CHARS_MAX} characters, or a whole number"
-            raise PayloadError(f"the key of signal {self.name} must be {why}", reason="BAD_INPUT")
-        return found
+        return _key_in(self.key.render(input, outputs) if given is None else given, f"the key of signal {self.name}")
+
+
+class PoolPlan(msgspec.Struct, frozen=True):
+    """Of which pool the body of a task needs a slot."""
+
+    name: str
+    fairness_key: Template | None = None
+    """Between whom its slots go in turns."""
+
+    @property
+    def references(self) -> frozenset[str]:
+        return self.fairness_key.references if self.fairness_key is not None else frozenset()
+
+    reads = references
 
 
 class ChildPlan(msgspec.Struct, frozen=True):
@@ -226,13 +234,18 @@ class LimitPlan(msgspec.Struct, frozen=True):
         """The key of a run with this input; empty where all have the same. Raises PayloadError(BAD_INPUT)."""
         if self.key is None:
             return ""
-        found = msgspec.json.decode(self.key.render(input, lambda name: None))
-        if isinstance(found, int) and not isinstance(found, bool):
-            found = str(found)
-        if not isinstance(found, str) or not 0 < len(found) <= KEY_CHARS_MAX or "\0" in found:
-            why = f"a text of 1 to {KEY_CHARS_MAX} characters, or a whole number"
-            raise PayloadError(f"the key of the workflow's limit must be {why}", reason="BAD_INPUT")
-        return found
+        return _key_in(self.key.render(input, lambda name: None), "the key of the workflow's limit")
+
+
+def _key_in(given: bytes, what: str) -> str:
+    """Raises PayloadError(BAD_INPUT)."""
+    found = msgspec.json.decode(given)
+    if isinstance(found, int) and not isinstance(found, bool):
+        found = str(found)
+    if not isinstance(found, str) or not 0 < len(found) <= KEY_CHARS_MAX or "\0" in found:
+        why = f"a text of 1 to {KEY_CHARS_MAX} characters, or a whole number"
+        raise PayloadError(f"{what} must be {why}", reason="BAD_INPUT")
+    return found
 
 
 Failures = Literal["fail_fast", "finish", "collect"]
@@ -318,7 +331,7 @@ class TaskPlan:
         wait: WaitPlan | None = None,
         signal: SignalPlan | None = None,
         map: MapPlan | None = None,
-        pool: str | None = None,
+        pool: PoolPlan | None = None,
         deadline: WaitPlan | None = None,
         start_within: int | None = None,
         repeat: RepeatPlan | None = None,
@@ -384,6 +397,17 @@ class TaskPlan:
         variables = {".item": given, ".index": b"%d" % item}
         return self.template.render(input, lambda name: variables.get(name) or outputs(name))
 
+    def render_fairness_key(self, input: bytes, outputs: Outputs, items: list[msgspec.Raw], item: int | None) -> str:
+        """Between whom the slots of its pool go in turns; empty: nobody said. items, item: of a map. Raises
+        PayloadError."""
+        if self.pool is None or self.pool.fairness_key is None:
+            return ""
+        known = outputs
+        if item is not None:
+            variables = {".item": bytes(items[item]), ".index": b"%d" % item}
+            known = lambda name: variables.get(name) or outputs(name)  # noqa: E731
+        return _key_in(self.pool.fairness_key.render(input, known), f"the fairness key of pool {self.pool.name}")
+
     def render_round(
         self, template: Template, input: bytes, outputs: Outputs, rounds: int, last: bytes | None
     ) -> bytes:
@@ -424,7 +448,7 @@ class Plan:
                 dependants[need].append(task.index)
             undo = None if task.compensation is None else task.compensation.template
             sources = (task.template, task.condition, task.wait, task.signal, task.map, task.approval, task.deadline)
-            for source in (*sources, task.repeat, undo):
+            for source in (*sources, task.repeat, task.pool, undo):
                 self._mark(tasks, source)
             if task.child is not None and task.template is not None:
                 for name in task.template.references:  # what refers to an object can be followed in its own run only
@@ -456,7 +480,7 @@ class Plan:
     def _mark(
         self,
         tasks: list[TaskPlan],
-        source: Template | Condition | WaitPlan | SignalPlan | MapPlan | ApprovalPlan | RepeatPlan | None,
+        source: Template | Condition | WaitPlan | SignalPlan | MapPlan | PoolPlan | ApprovalPlan | RepeatPlan | None,
     ) -> None:
         if source is not None:
             for name in source.references:
@@ -556,6 +580,12 @@ def _compile_signal(signal: "Signal") -> SignalPlan:
     )
 
 
+def _compile_pool(pool: "Pool", *, is_mapped: bool) -> PoolPlan:
+    if pool.fairness_key is None:
+        return PoolPlan(pool.name)
+    return PoolPlan(pool.name, compile_template(pool.fairness_key, OF_AN_ITEM if is_mapped else ()))
+
+
 def _compile_child(child: "Child") -> ChildPlan:
     return ChildPlan(child.name, child.version, child.wait, child.wait and child.on_cancel == "cancel")
 
@@ -617,7 +647,7 @@ def compile_plan(workflow: "Workflow", *, version: int = 1, version_id: int = 0)
                 exclusive=task.exclusive,
                 effect=task.effect,
                 lookup=task.lookup,
-                pool=task.pool,
+                pool=None if task.pool is None else _compile_pool(task.pool, is_mapped=task.map is not None),
                 join=task.join,
                 wait=None if task.wait is None else _compile_wait(task.wait),
                 signal=None if task.signal is None else _compile_signal(task.signal),

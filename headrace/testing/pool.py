@@ -1,5 +1,6 @@
 """Pools: who holds a slot, who waits for one, and what a rate allows."""
 
+from collections import Counter
 from itertools import count
 from math import ceil
 from typing import Final, NamedTuple
@@ -18,12 +19,17 @@ class _Waiter(NamedTuple):
     task: int
     token: int
     pool: str
+    fairness_key: str
     began_at: int
     order: int
 
     @property
     def rank(self) -> tuple[int, int]:
         return self.run.stands_in_line(self.began_at), self.order
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.pool, self.fairness_key
 
 
 class _Pool:
@@ -64,8 +70,10 @@ class Pools:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pools: Final[dict[str, _Pool]] = {}
-        self._slots: dict[tuple[Run, int], str] = {}
-        """Who holds a slot -> of which pool."""
+        self._slots: dict[tuple[Run, int], tuple[str, str]] = {}
+        """Who holds a slot -> of which pool, and for which fairness key."""
+        self._turns: dict[tuple[str, str], tuple[int, int]] = {}
+        """Since when each key that is waited for has had no turn."""
         self._waiters: list[_Waiter] = []
         self._order = count()
 
@@ -77,7 +85,8 @@ class Pools:
             known.change(slots, parsed, self._clock.at)
 
     def await_slot(self, run: Run, action: AwaitSlot) -> None:
-        self._waiters.append(_Waiter(run, action.task, action.token, action.pool, self._clock.at, next(self._order)))
+        place = self._clock.at, next(self._order)
+        self._waiters.append(_Waiter(run, action.task, action.token, action.pool, action.fairness_key, *place))
 
     def free_slot(self, run: Run, task: int) -> None:
         self._waiters = [waiter for waiter in self._waiters if (waiter.run, waiter.task) != (run, task)]
@@ -90,14 +99,32 @@ class Pools:
         ]
         if not free:
             return False
-        waiter = min(free, key=lambda one: one.rank)
+        waiter = self._next_of(free)
         if waiter.pool in self._pools:
             self._pools[waiter.pool].pay(self._clock.at)
         self._waiters.remove(waiter)
-        self._slots[waiter.run, waiter.task] = waiter.pool
+        self._slots[waiter.run, waiter.task] = waiter.key
+        self._turns[waiter.key] = self._clock.at, next(self._order)
         nonce = waiter.run.nonce(waiter.task, waiter.token)
         waiter.run.tell(Admitted(waiter.task, waiter.token, nonce))
         return True
+
+    def _next_of(self, waiters: list[_Waiter]) -> _Waiter:
+        """Who is next: of the key that holds fewest slots, then whose turn was longest ago; of its own by rank."""
+        heads: dict[tuple[str, str], _Waiter] = {}
+        for one in sorted(waiters, key=lambda one: one.rank):
+            heads.setdefault(one.key, one)
+        awaited = {one.key for one in self._waiters}
+        self._turns = {key: turn for key, turn in self._turns.items() if key in awaited}
+        for key, head in heads.items():
+            self._turns.setdefault(key, (head.began_at, head.order))
+        # Pools have nothing to do with each other: whoever is next in one is as good as whoever is in another.
+        pool = min(heads.values(), key=lambda one: one.rank).pool
+        held = Counter(self._slots.values())
+        return min(
+            (head for head in heads.values() if head.pool == pool),
+            key=lambda head: (held[head.key], self._turns[head.key], head.rank),
+        )
 
     def next_instants(self) -> list[int]:
         """When the rate of a pool with a free slot allows the next who waits for it."""
@@ -105,7 +132,7 @@ class Pools:
 
     def _has_slot(self, pool: str) -> bool:
         slots = self._pools[pool].slots if pool in self._pools else None
-        return slots is None or sum(each == pool for each in self._slots.values()) < slots
+        return slots is None or sum(each == pool for each, _ in self._slots.values()) < slots
 
     def _admitted_at(self, pool: str) -> int:
         """When its rate allows one more."""

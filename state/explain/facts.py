@@ -105,9 +105,15 @@ class InLine(NamedTuple):
     """The row of a task that waits for a slot."""
 
     position: int
-    """1: it is next."""
+    """1: it is the next of its fairness key."""
     began_at: datetime
     granted_at: datetime | None = None
+    fairness_key: str = ""
+    """Empty: with all others that have none."""
+    keys_before: int = 0
+    """Those whose turn comes first."""
+    is_shared: bool = False
+    """Others wait for other keys, or it has one."""
 
 
 class PermitFacts(NamedTuple):

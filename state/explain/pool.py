@@ -3,7 +3,7 @@
 from typing import Final
 
 from state.explain.cause import Act, Cause, Code, Object
-from state.explain.facts import Facts, Holder, PoolFacts, TaskFacts
+from state.explain.facts import Facts, Holder, InLine, PoolFacts, TaskFacts
 from state.explain.words import ago, in_line_as, name_of, task_object
 
 GRANTED: Final = "Admitted: the slots sweep grants what is free, at once and at every pass"
@@ -26,7 +26,7 @@ def awaits_slot(facts: Facts, task: TaskFacts, pool: str) -> Cause:
         text = f"Task {name} waits for a slot of pool {pool}, and nobody has said how many that has."
         acts = [Act(f"headrace set-pool {pool} --limit N", f"PUT /pools/{pool}")]
         return Cause(Code.POOL_NOT_SET, text, this, "somebody sets the pool", place.began_at, acts=acts)
-    text = f"Task {name} waits for a slot of pool {pool}, {in_line_as(place.position, found.waiting)}"
+    text = f"Task {name} waits for a slot of pool {pool}, {_in_line(place, found)}"
     show = Act(f"headrace pools {pool}", f"GET /pools/{pool}")
     first = Act(f"headrace prioritise {facts.run_id} N", f"POST /runs/{facts.run_id}/priority")
     if found.slots is not None and found.held >= found.slots:
@@ -42,6 +42,14 @@ def awaits_slot(facts: Facts, task: TaskFacts, pool: str) -> Cause:
             Code.RATE_AWAITED, text, this, "time passes: then the slots sweep grants", place.began_at, acts=[show]
         )
     return Cause(Code.SLOT_AWAITED, f"{text}: a slot is free.", this, GRANTED, place.began_at, acts=[show])
+
+
+def _in_line(place: InLine, pool: PoolFacts) -> str:
+    if not place.is_shared:
+        return in_line_as(place.position, pool.waiting)
+    of = f"of fairness key {place.fairness_key!r}" if place.fairness_key else "of those without a fairness key"
+    keys = "1 key has its turn" if place.keys_before == 1 else f"{place.keys_before or 'no'} keys have their turn"
+    return f"as number {place.position} {of}, and {keys} before"
 
 
 def _held(pool: PoolFacts) -> str:

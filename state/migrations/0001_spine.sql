@@ -12,7 +12,7 @@
 --   append-only     attempt, history, trigger_event: nothing dies until the retention removes the oldest part, so by default the first 20 % of a
 --                   table would stay as a hole before it is used again: 5 %. With the default delay, since nothing waits for it. Rows inserted
 --                   need a vacuum only to be frozen, and that is cheapest in few large passes: whenever the table has doubled.
---   short-lived     timer, held_task, pool_waiter, pool_slot, run_permit, outbox: rows live for seconds, so a share of the table says nothing: after so many dead rows, at once.
+--   short-lived     timer, held_task, pool_waiter, pool_slot, pool_turn, run_permit, outbox: rows live for seconds, so a share of the table says nothing: after so many dead rows, at once.
 --   counters        partition_owner, relay_owner, watermark, sweep_pass, engine_counter: few rows, updated for ever. A page with room for many
 --                   versions of each is cleaned up by the updates themselves.
 -- Statistics are renewed rarely where plans are pinned or go by key: nothing hangs on them.
@@ -357,8 +357,10 @@ CREATE TABLE pool_waiter (
   token int NOT NULL,
   namespace text NOT NULL DEFAULT 'default',
   pool text NOT NULL,
+  -- Between whom the slots go in turns; empty: with all others that have none.
+  fairness_key text COLLATE "C" NOT NULL DEFAULT '',
   began_at timestamptz NOT NULL DEFAULT now(),
-  -- Its place in the queue: when it began, and a minute earlier for each point of its run's priority. So it does not change as time passes,
+  -- Its place in the queue of its key: when it began, and a minute earlier for each point of its run's priority. So it does not change as time passes,
   -- and whoever waits long enough is next.
   ranked_at timestamptz NOT NULL,
   -- It has its slot since then; said, and said again until this row is gone.
@@ -367,7 +369,7 @@ CREATE TABLE pool_waiter (
   CONSTRAINT pool_waiter_key PRIMARY KEY (run_id, task),
   CONSTRAINT pool_waiter_told_once_granted CHECK ((granted_at IS NULL) = (said_at IS NULL))
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX pool_waiter_next ON pool_waiter (namespace, pool, ranked_at, run_id, task) WHERE granted_at IS NULL;
+CREATE INDEX pool_waiter_next ON pool_waiter (namespace, pool, fairness_key, ranked_at, run_id, task) WHERE granted_at IS NULL;
 CREATE INDEX pool_waiter_told ON pool_waiter (said_at) WHERE granted_at IS NOT NULL;
 
 -- A slot with its holder: this hand-out of this task, from when it is granted until it ends. Only whoever has locked the pool adds one.
@@ -377,10 +379,49 @@ CREATE TABLE pool_slot (
   token int NOT NULL,
   namespace text NOT NULL DEFAULT 'default',
   pool text NOT NULL,
+  fairness_key text COLLATE "C" NOT NULL DEFAULT '',
   granted_at timestamptz NOT NULL DEFAULT now(),
   CONSTRAINT pool_slot_key PRIMARY KEY (run_id, task)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX pool_slot_of_a_pool ON pool_slot (namespace, pool, granted_at);
+
+-- Since when a fairness key that is waited for has had no turn: since it was granted a slot, or was first seen waiting. Only whoever has locked the
+-- pool writes here. Never of a pool where nobody has a key.
+CREATE TABLE pool_turn (
+  namespace text NOT NULL,
+  pool text NOT NULL,
+  fairness_key text COLLATE "C" NOT NULL,
+  turned_at timestamptz NOT NULL,
+  CONSTRAINT pool_turn_key PRIMARY KEY (namespace, pool, fairness_key)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+
+-- The keys that somebody waits for in a pool, in the order of their turns: who holds fewest slots is next, then whose turn was longest ago. One probe of
+-- an index for each key, however many wait for it. Where only one waits its slots are not counted. `is_known`: its turn stands in `pool_turn`; one that
+-- a clock which was stepped back has put ahead is forgotten.
+CREATE FUNCTION pool_keys(of_namespace text, of_pool text)
+RETURNS TABLE (fairness_key text, place bigint, held bigint, turned_at timestamptz, is_known boolean, is_shared boolean) LANGUAGE sql STABLE AS $$
+  WITH RECURSIVE waiting AS (
+    (SELECT w.fairness_key, w.ranked_at, w.began_at FROM pool_waiter w
+     WHERE w.namespace = of_namespace AND w.pool = of_pool AND w.granted_at IS NULL
+     ORDER BY w.fairness_key, w.ranked_at, w.run_id, w.task LIMIT 1)
+    UNION ALL
+    SELECT next.* FROM waiting k CROSS JOIN LATERAL (
+      SELECT w.fairness_key, w.ranked_at, w.began_at FROM pool_waiter w
+      WHERE w.namespace = of_namespace AND w.pool = of_pool AND w.granted_at IS NULL AND w.fairness_key > k.fairness_key
+      ORDER BY w.fairness_key, w.ranked_at, w.run_id, w.task LIMIT 1) next),
+  held AS (
+    SELECT s.fairness_key, count(*) AS slots FROM pool_slot s
+    WHERE s.namespace = of_namespace AND s.pool = of_pool AND (SELECT count(*) > 1 FROM waiting) GROUP BY s.fairness_key),
+  known AS (
+    SELECT t.fairness_key, t.turned_at FROM pool_turn t
+    WHERE t.namespace = of_namespace AND t.pool = of_pool AND t.turned_at <= now() + interval '10 s'),
+  keys AS (
+    SELECT k.fairness_key, k.ranked_at, coalesce(h.slots, 0) AS held, coalesce(t.turned_at, least(k.began_at, now())) AS turned_at,
+           t.turned_at IS NOT NULL AS is_known, k.fairness_key <> '' OR count(*) OVER () > 1 AS is_shared
+    FROM waiting k LEFT JOIN held h ON h.fairness_key = k.fairness_key LEFT JOIN known t ON t.fairness_key = k.fairness_key)
+  SELECT k.fairness_key, row_number() OVER (ORDER BY k.held, k.turned_at, k.ranked_at, k.fairness_key), k.held, k.turned_at, k.is_known, k.is_shared
+  FROM keys k
+$$;
 
 -- == limits ==========================================================================================================
 -- What a run of a workflow with a limit needs to begin: it waits for it, or has it, and the row leaves with its end. Only whoever has locked the key

@@ -35,6 +35,8 @@ class PoolTaskRow(NamedTuple):
     since: datetime
     priority: int
     """Of its run."""
+    fairness_key: str | None
+    """Between whom the slots go in turns; None: with all others that have none."""
 
 
 async def list_pools(connection: Connection, namespace: str, *, limit: int, after: str = "") -> list[PoolRow]:

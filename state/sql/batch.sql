@@ -230,10 +230,10 @@ FROM unnest($1::uuid[], $2::int[]) AS given (run_id, priority) WHERE pool_waiter
 
 -- name: await_slots
 -- Behind leave_queues, so also a task that waits again, and behind set_priorities.
--- columns: run_ids uuid, tasks int, tokens int, namespaces text, pools text
-INSERT INTO pool_waiter (run_id, task, token, namespace, pool, ranked_at)
-SELECT given.run_id, given.task, given.token, given.namespace, given.pool, now() - make_interval(mins => run.priority)
-FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::text[]) AS given (run_id, task, token, namespace, pool)
+-- columns: run_ids uuid, tasks int, tokens int, namespaces text, pools text, keys text
+INSERT INTO pool_waiter (run_id, task, token, namespace, pool, fairness_key, ranked_at)
+SELECT given.run_id, given.task, given.token, given.namespace, given.pool, given.key, now() - make_interval(mins => run.priority)
+FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::text[], $6::text[]) AS given (run_id, task, token, namespace, pool, key)
 JOIN run ON run.run_id = given.run_id;
 
 -- name: return_permits

@@ -75,14 +75,18 @@ LEFT JOIN run kr ON kr.run_id = k.run_id
 ORDER BY chosen.place;
 
 -- name: read_places
--- Of %(tasks)s those that wait for a slot: the place of each in its queue, counted to 1000.
+-- Of %(tasks)s those that wait for a slot: the place of each in the queue of its fairness key, counted to 1000, and how many keys have their turn first.
 SELECT w.task, (SELECT count(*)::int FROM (
          SELECT FROM pool_waiter a
          WHERE a.namespace = w.namespace AND a.pool = w.pool AND a.granted_at IS NULL
+           AND a.fairness_key = w.fairness_key
            AND (a.ranked_at, a.run_id, a.task) <= (w.ranked_at, w.run_id, w.task) LIMIT 1000) AS ahead),
-       w.began_at, w.granted_at
+       w.began_at, w.granted_at, w.fairness_key, coalesce(k.place - 1, 0)::int, coalesce(k.is_shared, false)
 FROM pool_waiter w JOIN unnest(%(tasks)s::int[]) AS asked (task) ON w.task = asked.task
 JOIN task t ON t.run_id = w.run_id AND t.task = w.task AND t.token = w.token
+LEFT JOIN (
+  SELECT p.namespace, p.pool, k.* FROM (SELECT DISTINCT namespace, pool FROM pool_waiter WHERE run_id = %(run_id)s) p
+  CROSS JOIN LATERAL pool_keys(p.namespace, p.pool) k) k ON k.namespace = w.namespace AND k.pool = w.pool AND k.fairness_key = w.fairness_key
 WHERE w.run_id = %(run_id)s;
 
 -- name: read_pools

@@ -14,6 +14,7 @@ ON CONFLICT (namespace, name) DO UPDATE SET slots_max = excluded.slots_max, rate
 SELECT name FROM pool WHERE namespace = %(namespace)s AND name = %(name)s FOR UPDATE;
 
 -- name: remove_pool
+WITH turned AS (DELETE FROM pool_turn t WHERE t.namespace = %(namespace)s AND t.pool = %(name)s)
 DELETE FROM pool p WHERE p.namespace = %(namespace)s AND p.name = %(name)s
   AND NOT EXISTS (SELECT FROM pool_slot s WHERE s.namespace = p.namespace AND s.pool = p.name)
   AND NOT EXISTS (SELECT FROM pool_waiter w WHERE w.namespace = p.namespace AND w.pool = p.name)
@@ -34,13 +35,19 @@ ORDER BY n.name LIMIT %(limit)s;
 
 -- name: list_holders
 -- Who holds a slot of a pool, those who have had it for longest first.
-SELECT s.run_id, s.task, r.version_id, s.token, s.granted_at, r.priority
+SELECT s.run_id, s.task, r.version_id, s.token, s.granted_at, r.priority, nullif(s.fairness_key, '')
 FROM pool_slot s JOIN run r ON r.run_id = s.run_id
 WHERE s.namespace = %(namespace)s AND s.pool = %(name)s ORDER BY s.granted_at, s.run_id, s.task LIMIT %(limit)s;
 
 -- name: list_waiters
--- Who waits for a slot of a pool, in the order in which they will get one.
-SELECT w.run_id, w.task, r.version_id, w.token, w.began_at, r.priority
-FROM pool_waiter w JOIN run r ON r.run_id = w.run_id
-WHERE w.namespace = %(namespace)s AND w.pool = %(name)s AND w.granted_at IS NULL
-ORDER BY w.ranked_at, w.run_id, w.task LIMIT %(limit)s;
+-- Who waits for a slot of a pool, in the order in which they would get one if nothing ended meanwhile, as in `grant_slots`.
+SELECT w.run_id, w.task, r.version_id, w.token, w.began_at, r.priority, nullif(w.fairness_key, '')
+FROM (
+  SELECT next.*, k.held, k.place, row_number() OVER (PARTITION BY k.fairness_key ORDER BY next.ranked_at, next.run_id, next.task) AS nth
+  FROM pool_keys(%(namespace)s, %(name)s) k CROSS JOIN LATERAL (
+    SELECT * FROM pool_waiter w
+    WHERE w.namespace = %(namespace)s AND w.pool = %(name)s AND w.fairness_key = k.fairness_key AND w.granted_at IS NULL
+    ORDER BY w.ranked_at, w.run_id, w.task LIMIT %(limit)s::int - k.place + 1) next
+  WHERE k.place <= %(limit)s::int) w
+JOIN run r ON r.run_id = w.run_id
+ORDER BY w.held + w.nth, w.nth, w.place LIMIT %(limit)s::int;

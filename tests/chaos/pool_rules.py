@@ -76,7 +76,7 @@ def _too_many_bodies(facts: Facts) -> Found:
     moments: list[tuple[float, int]] = []
     for key, attempts in facts.attempts.items():
         spec = facts.spec(key)
-        if spec.get("pool") != "strict":
+        if spec.get("pool", {}).get("name") != "strict":
             continue
         for row in attempts:
             if row["outcome"] != "completed":

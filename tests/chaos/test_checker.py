@@ -35,7 +35,7 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
     TOLD: {"told": {"signal": "news"}, "or_not": {"signal": {"name": "olds", "timeout": "1s"}}},
     PARENT: {"kid": {"workflow": {"name": "c"}}},
     CHILD: {"a": {"run": "chaos.effect", "if": "false"}},
-    POOLED: {name: {"run": "chaos.pooled", "pool": "strict"} for name in "abcd"},
+    POOLED: {name: {"run": "chaos.pooled", "pool": {"name": "strict"}} for name in "abcd"},
     ROUNDS: {"poll": {"run": "chaos.round", "repeat": {"until": "output.done", "max": 3}}},
     OVERDUE: {"a": {"run": "chaos.effect", "deadline": "3s", "retry": RETRY}},
     MOVED: {"a": {"run": "chaos.effect", "if": "false"}},

@@ -200,7 +200,7 @@ POOL_LIMIT_MAX: Final = 3
 
 
 def _pool() -> dict[str, Any]:
-    held = {"run": "chaos.pooled", "retry": _RETRY, "pool": "strict"}
+    held = {"run": "chaos.pooled", "retry": _RETRY, "pool": {"name": "strict", "fairness_key": "k${{ index % 2 }}"}}
     robbed = {"run": "chaos.pooled", "retry": _RETRY, "pool": "robbed", "with": "${{ input }}"}
     return {
         "name": "pool",

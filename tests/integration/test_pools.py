@@ -4,8 +4,10 @@ No broker is involved: what tells a run of its slot is what a test says, so it m
 """
 
 import asyncio
+import random
 import threading
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +24,7 @@ from state.pipe import Pipe
 from state.pools import Granted, grant_slots, prioritise_run, remove_pool, say_granted, set_pool
 from state.queries.pool import get_pool, list_holders, list_waiters
 from state.queries.run import count_running
+from state.sql import load
 from streams.sweeps import Sweeps
 from tests.integration.test_run_agent import Engine
 
@@ -32,6 +35,12 @@ WORK: dict[str, Any] = {
 MANY: dict[str, Any] = {
     "name": "many",
     "tasks": {"each": {"run": "t.load", "pool": "db", "map": [*range(6)]}, "last": {"run": "t.end", "needs": "each"}},
+}
+
+
+FAIR: dict[str, Any] = {
+    "name": "fair",
+    "tasks": {"load": {"run": "t.load", "pool": {"name": "db", "fairness_key": "${{ input.who }}"}}},
 }
 
 
@@ -420,3 +429,187 @@ async def test_plain_tasks_send_no_statement_of_pools(pools: Pools, monkeypatch:
     await pools.apply(pools.succeeded(run_id))
     assert not {"await_slots", "leave_queues", "free_slots", "set_priorities"} & set(sent)
     assert "complete_tasks" in sent
+
+
+# == fairness ==========================================================================================================
+async def wait_in_line(pools: Pools, *who: str) -> list[str]:
+    return [await pools.start(FAIR, {"who": one}) for one in who]
+
+
+def fill_line(pools: Pools, count: int, key: str, began: str = "1 hour") -> None:
+    """Waiters whose runs nobody asks for: only the queue."""
+    pools.query(
+        "INSERT INTO pool_waiter (run_id, task, token, pool, fairness_key, began_at, ranked_at)"
+        " SELECT gen_random_uuid(), 0, 1, 'db', %s, now() - %s::interval + n * interval '1 ms',"
+        " now() - %s::interval + n * interval '1 ms' FROM generate_series(1, %s) n RETURNING 1",
+        key, began, began, count,
+    )  # fmt: skip
+
+
+def key_of(pools: Pools, run_id: Any) -> str:
+    return str(pools.query("SELECT fairness_key FROM pool_waiter WHERE run_id = %s", run_id)[0][0])
+
+
+async def grant_keys(pools: Pools, most: int = 100) -> list[str]:
+    return [key_of(pools, run_id) for run_id, _, _ in await pools.grant(most)]
+
+
+def end_all(pools: Pools) -> None:
+    pools.query("WITH gone AS (DELETE FROM pool_waiter WHERE granted_at IS NOT NULL) DELETE FROM pool_slot RETURNING 1")
+
+
+async def test_one_key_with_two_hundred_waiters_does_not_keep_out_another_with_three(pools: Pools):
+    await pools.set(1)
+    fill_line(pools, 200, "busy")
+    quiet = await wait_in_line(pools, *["quiet"] * 3)
+    granted = []
+    for _ in range(6):
+        ((run_id, *_),) = await pools.grant()
+        granted.append(str(run_id))
+        if str(run_id) in quiet:
+            await pools.apply(pools.admitted(str(run_id)), pools.succeeded(str(run_id)))
+        else:
+            end_all(pools)
+    assert [run_id in quiet for run_id in granted] == [False, True] * 3
+    assert [run_id for run_id in granted if run_id in quiet] == quiet, "within its key, who waited longest"
+    assert await grant_keys(pools) == ["busy"]
+    assert pools.query("SELECT fairness_key FROM pool_turn") == [("busy",)], "a key that nobody waits for is forgotten"
+
+
+async def test_who_holds_fewest_slots_is_next_and_many_slots_are_granted_as_if_one_by_one(pools: Pools):
+    await pools.set(4)
+    fill_line(pools, 20, "busy")
+    assert await grant_keys(pools) == ["busy"] * 4
+    fill_line(pools, 3, "a", "2 hours")
+    fill_line(pools, 9, "b", "3 hours")
+    await pools.set(2)
+    assert await grant_keys(pools) == [], "a limit that is lowered stops nothing"
+    await pools.set(9)
+    assert await grant_keys(pools) == ["b", "a", "b", "a", "b"]
+    await pools.set(14)
+    assert await grant_keys(pools) == ["a", "b", "busy", "b", "busy"]
+
+
+async def test_a_rate_goes_in_turns_too(pools: Pools):
+    await pools.set(rate=Rate(2, 60.0))
+    fill_line(pools, 50, "busy")
+    fill_line(pools, 2, "quiet", "1 minute")
+    assert await grant_keys(pools) == ["busy", "quiet"]
+    end_all(pools)
+    pools.query("UPDATE pool SET allowed_at = allowed_at - interval '31 s' RETURNING 1")
+    assert await grant_keys(pools) == ["busy"]
+    end_all(pools)
+    pools.query("UPDATE pool SET allowed_at = allowed_at - interval '31 s' RETURNING 1")
+    assert await grant_keys(pools) == ["quiet"]
+
+
+async def test_a_priority_counts_within_its_key_only(pools: Pools):
+    await pools.set(1)
+    first, urgent, other = await wait_in_line(pools, "a", "a", "b")
+    await pools.ask(prioritise_run, urgent, 100)
+    assert [await pools.admit(), await pools.admit()] == [[urgent], []]
+    await pools.apply(pools.succeeded(urgent))
+    assert await pools.admit() == [other]
+    await pools.apply(pools.succeeded(other))
+    assert await pools.admit() == [first]
+
+
+async def test_newcomers_with_priority_do_not_put_off_the_turn_of_their_key(pools: Pools):
+    await pools.set(1)
+    fill_line(pools, 9, "b", "2 hours")
+    fill_line(pools, 9, "a", "1 hour")
+    assert await grant_keys(pools) == ["b"]
+    for _ in range(3):
+        end_all(pools)
+        fill_line(pools, 1, "a", "-5 s")
+        pools.query("UPDATE pool_waiter SET ranked_at = 'epoch' WHERE began_at > now() RETURNING 1")
+        assert await grant_keys(pools) == ["a"]
+        end_all(pools)
+        assert await grant_keys(pools) == ["b"]
+
+
+async def test_a_turn_that_a_clock_has_put_ahead_is_forgotten(pools: Pools):
+    await pools.set(1)
+    fill_line(pools, 9, "a")
+    fill_line(pools, 9, "b", "30 minutes")
+    assert await grant_keys(pools) == ["a"]
+    pools.query("UPDATE pool_turn SET turned_at = now() + interval '1 day' WHERE fairness_key = 'a' RETURNING 1")
+    end_all(pools)
+    assert await grant_keys(pools) == ["a"]
+    end_all(pools)
+    assert await grant_keys(pools) == ["b"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_grants_of_many_are_those_of_one_after_another(pools: Pools, seed: int):
+    """Against a queue of the same keys in Python that grants one by one."""
+    draw = random.Random(seed)
+    await pools.set(0)
+    waiting: dict[str, int] = {}
+    turns: dict[str, float] = {}
+    for place, key in enumerate(draw.sample("abcde", 5) * 2):
+        count = draw.randint(0, 7)
+        if count and key not in waiting:
+            fill_line(pools, count, key, f"{100 - place} minutes")
+            waiting[key], turns[key] = count, float(place)
+    held: Counter[str] = Counter()
+    clock = 1000.0
+    while sum(waiting.values()):
+        most, expected = draw.randint(1, 6), []
+        await pools.set(sum(held.values()) + most)
+        for _ in range(min(most, sum(waiting.values()))):
+            key = min((key for key in waiting if waiting[key]), key=lambda key: (held[key], turns[key]))
+            expected.append(key)
+            held[key], turns[key], clock = held[key] + 1, clock, clock + 1
+            waiting[key] -= 1
+        assert sorted(await grant_keys(pools)) == sorted(expected)
+        for key in [key for key in held if held[key] and draw.random() < 0.5]:
+            held[key] -= 1
+            pools.query(
+                "DELETE FROM pool_slot WHERE run_id = (SELECT run_id FROM pool_slot WHERE fairness_key = %s"
+                " LIMIT 1) RETURNING 1", key,
+            )  # fmt: skip
+
+
+async def test_ten_thousand_who_wait_for_one_key_are_not_looked_at_by_a_grant(pools: Pools):
+    await pools.set(2)
+    fill_line(pools, 10_000, "busy")
+    fill_line(pools, 3, "quiet", "1 minute")
+    pools.query("ANALYZE pool_waiter; SELECT 1")
+    statement = load("pool").text("grant_slots")
+    with psycopg.connect(pools.dsn) as connection, psycopg.RawCursor(connection) as cursor:
+        cursor.execute("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, FORMAT JSON) " + statement, (["default"], ["db"], 100))
+        plan = cursor.fetchall()[0][0][0]["Plan"]
+    looked_at = max(rows_of(plan))
+    assert looked_at < 50, plan
+
+
+def rows_of(plan: dict[str, Any]) -> Iterator[float]:
+    """How many rows each part of a plan gave or threw away."""
+    yield plan["Actual Rows"] * plan["Actual Loops"]
+    yield plan.get("Rows Removed by Filter", 0) * plan["Actual Loops"]
+    for part in plan.get("Plans", []):
+        yield from rows_of(part)
+
+
+async def test_a_pool_without_keys_remembers_no_turns(pools: Pools):
+    await pools.set(1)
+    for _ in range(3):
+        await pools.start(WORK)
+    await pools.admit()
+    assert pools.query("SELECT count(*) FROM pool_turn") == [(0,)]
+
+
+async def test_a_pool_shows_the_keys_in_the_order_of_their_turns_and_rows_that_come_back_keep_theirs(pools: Pools):
+    await pools.set(1)
+    run_ids = await wait_in_line(pools, "a", "a", "a", "b")
+    plain = await pools.start(WORK)
+    await pools.admit()
+    async with await psycopg.AsyncConnection.connect(pools.dsn) as connection:
+        holders = await list_holders(connection, "default", "db", limit=10)
+        waiters = await list_waiters(connection, "default", "db", limit=10)
+    assert [(str(row.run_id), row.fairness_key) for row in holders] == [(run_ids[0], "a")]
+    assert [(str(row.run_id), row.fairness_key) for row in waiters] == [
+        (run_ids[3], "b"), (plain, None), (run_ids[1], "a"), (run_ids[2], "a"),
+    ]  # fmt: skip
+    assert await pools.wrong() == []

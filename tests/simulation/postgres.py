@@ -23,8 +23,9 @@ _ZERO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TABLES: Final = (
     "workflow_version", "run", "trigger_key", "task", "attempt", "history", "timer", "inbox", "approval", "dead_letter",
     "worker_session", "held_task", "partition_owner", "watermark", "topic_log", "relay_owner", "parked_task",
-    "signal", "signal_wait", "posted_signal", "pool", "pool_waiter", "pool_slot", "approval_vote", "approval_timer",
-    "child_run", "run_permit", "workflow_pause", "queue_pause", "held_command", "bulk", "bulk_item", "delegation",
+    "signal", "signal_wait", "posted_signal", "pool", "pool_waiter", "pool_slot", "pool_turn", "approval_vote",
+    "approval_timer", "child_run", "run_permit", "workflow_pause", "queue_pause", "held_command", "bulk", "bulk_item",
+    "delegation",
 )  # fmt: skip
 
 

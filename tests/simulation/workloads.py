@@ -112,8 +112,8 @@ WORKFLOWS: Final[dict[str, dict[str, Any]]] = {
     },
     "narrow": {
         "tasks": {
-            **{f"p{i}": _step(pool="narrow") for i in range(3)},
-            "each": _item("p0", max_parallel=3, pool="narrow"),
+            **{f"p{i}": _step(pool={"name": "narrow", "fairness_key": f"k{i % 2}"}) for i in range(3)},
+            "each": _item("p0", max_parallel=3, pool={"name": "narrow", "fairness_key": "k${{ index % 3 }}"}),
             "guarded": _step("p1", run="guarded", effect="reconcile", lookup="look", pool="narrow"),
         }
     },

@@ -46,6 +46,7 @@ from headrace.machine.plan import (
     Join,
     LimitPlan,
     MapPlan,
+    PoolPlan,
     RepeatPlan,
     SignalPlan,
     WaitPlan,
@@ -94,6 +95,7 @@ def task(
     failures: Failures = "fail_fast",
     max_parallel: int = 1_000,
     pool: str | None = None,
+    fairness_key: str | None = None,
     deadline: int | None = None,
     start_within: int | None = None,
     repeat: RepeatPlan | None = None,
@@ -121,7 +123,11 @@ def task(
         "repeat": repeat,
         "child": child,
         "map": None if over is None else MapPlan(compile_template(over), max_parallel, failures),
-        "pool": pool,
+        "pool": None
+        if pool is None
+        else PoolPlan(
+            pool, None if fairness_key is None else compile_template(fairness_key, OF_AN_ITEM if over else ())
+        ),
         "compensation": None if undo is None else TaskPlan(0, name, run=undo, retry=retry, timeout=timeout),
     }
     return Spec(name, needs, options)

@@ -15,7 +15,17 @@ from headrace.expressions import (
 )
 from headrace.machine import Plan, TaskPlan
 from headrace.machine.backoff import RetryPlan
-from headrace.machine.plan import ChildPlan, Effect, Join, LimitPlan, MapPlan, RepeatPlan, SignalPlan, WaitPlan
+from headrace.machine.plan import (
+    ChildPlan,
+    Effect,
+    Join,
+    LimitPlan,
+    MapPlan,
+    PoolPlan,
+    RepeatPlan,
+    SignalPlan,
+    WaitPlan,
+)
 from tests.unit.machine_model import BRANCHING, QUESTION, SECOND, START
 
 TASKS_MAX: Final = 8
@@ -35,6 +45,11 @@ CONDITIONS: Final = {
 TEMPLATES: Final = {
     name: [compile_template(value) for value in ("${{ input }}", f"${{{{ tasks.{name}.output.n }}}}")] for name in NAMES
 }
+POOLS: Final = (
+    PoolPlan("pool"),
+    PoolPlan("pool", compile_template("${{ input.n }}")),
+    PoolPlan("pool", compile_template("${{ input }}")),  # which is no key: its tasks fail at their turn
+)
 WAITS: Final = [
     *[None] * 6,
     SignalPlan("news"),
@@ -161,7 +176,7 @@ def _task_of(index: int, sketch: Sketch) -> TaskPlan:
         wait=wait if isinstance(wait, WaitPlan) else None,
         signal=wait if isinstance(wait, SignalPlan) else None,
         child=wait if isinstance(wait, ChildPlan) else None,
-        pool="pool" if runs and sketch.has_pool else None,
+        pool=POOLS[index % 3] if runs and sketch.has_pool else None,
         **more,
     )
 

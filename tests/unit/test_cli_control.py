@@ -84,9 +84,9 @@ POOL: dict[str, Any] = {
     "name": "db", "is_set": True, "limit": 2, "rate": "10/s", "held": 1, "waiting": 1, "created_at": None,
     "updated_at": None, "updated_by": "ada",
     "holders": [{"run_id": RUN_ID, "task": "load", "workflow": "w", "token": 1, "since": "2026-01-01T00:00:00Z",
-                 "priority": 0}],
+                 "priority": 0, "fairness_key": None}],
     "waiters": [{"run_id": RUN_ID, "task": "each.7", "workflow": "w", "token": 1, "since": "2026-01-01T00:00:00Z",
-                 "priority": 5}],
+                 "priority": 5, "fairness_key": "ada-ltd"}],
 }  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def test_a_pool_shows_its_holders_and_its_queue(api: FakeApi) -> None:
     api.answers["GET /pools/db"] = httpx.Response(200, json=POOL)
     shown = headrace("pools", "db")
     assert shown.exit_code == 0
-    assert [word in shown.output for word in ("holds", "load", "each.7", "10/s")] == [True] * 4
+    assert [word in shown.output for word in ("holds", "load", "each.7", "10/s", "ada-ltd")] == [True] * 5
 
 
 def test_pools_are_listed_also_those_that_nobody_has_set(api: FakeApi) -> None:

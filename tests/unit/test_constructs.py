@@ -151,6 +151,17 @@ def test_pool(harness: Harness) -> None:
     assert run.outputs == {"call": [1, 1, 2]}
 
 
+@example("fair_pool")
+def test_fair_pool(harness: Harness) -> None:
+    harness.set_pool("service", 0)
+    busy = [harness.start({"customer": "ada", "failures": 0}) for _ in range(20)]
+    quiet = harness.start({"customer": "grace", "failures": 0})
+    harness.set_pool("service", rate="3/1h")
+    assert (quiet.status, [run.status for run in busy].count("completed")) == ("completed", 2)
+    harness.run_until_idle()
+    assert {run.status for run in busy} == {"completed"}
+
+
 @example("limit")
 def test_limit(harness: Harness) -> None:
     first, second, other = (harness.start({"customer": name}) for name in ("ada", "ada", "grace"))

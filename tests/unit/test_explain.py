@@ -304,6 +304,8 @@ LINES: tuple[dict[int, InLine], ...] = (
     {1: InLine(1, ago(9))},
     {1: InLine(4, ago(9))},
     {1: InLine(1, ago(9), ago(1))},
+    {1: InLine(2, ago(9), None, "ada", 1, is_shared=True)},
+    {1: InLine(3, ago(9), None, "", 0, is_shared=True)},
 )
 HOLDERS = [Holder(RUN_ID, "task", ago(30))]
 POOLS: tuple[dict[str, PoolFacts], ...] = (
@@ -811,6 +813,19 @@ def test_a_task_in_line_says_its_place_and_who_holds_what_it_waits_for():
         f"Task task waits for a slot of pool db, as number 4 of 4: 9 of 9 are held, by {RUN_ID}.task and 8 more."
     )
     assert (cause.points_to.link, cause.acts[0].cli) == ("/pools/db", "headrace pools db")
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        (4, "as number 2 of fairness key 'ada', and 1 key has its turn before"),
+        (5, "as number 3 of those without a fairness key, and no keys have their turn before"),
+    ],
+)
+def test_a_task_in_line_of_a_fairness_key_says_its_place_there_and_how_many_keys_come_before(line: int, place: str):
+    of = facts(task(TaskStatus.WAITING, pool="db"), in_line=LINES[line], pools=POOLS[2])
+    text = explain_task(of, CLAIMS)[0].text
+    assert text == f"Task task waits for a slot of pool db, {place}: 9 of 9 are held, by {RUN_ID}.task and 8 more."
 
 
 def test_a_paused_task_is_told_with_what_of_it_still_runs():

@@ -195,3 +195,38 @@ def test_a_priority_moves_no_task_and_is_none_of_a_run_that_has_ended():
     assert (trial.told, trial.changed, trial.state("load") is before) == ([SetPriority(5)], set(), True)
     assert trial.cancel()
     assert not trial.tell(Prioritised(5))
+
+
+FAIR = "${{ input.customer }}"
+
+
+@pytest.mark.parametrize(("customer", "key"), [('"ada"', "ada"), ("7", "7"), ('"' + "x" * 200 + '"', "x" * 200)])
+def test_a_fairness_key_is_worked_out_at_each_hand_out(customer: str, key: str):
+    trial = Trial(task("load", pool="db", fairness_key=FAIR), input=f'{{"customer": {customer}}}'.encode())
+    assert trial.told == [AwaitSlot(0, 1, "db", key)]
+    assert trial.admit("load")
+    assert trial.lose("load")
+    assert trial.told[-2:] == [FREE, AwaitSlot(0, 2, "db", key)]
+
+
+@pytest.mark.parametrize("customer", ['""', "null", "true", "1.5", "[]", '"' + "x" * 201 + '"', '"a\\u0000b"'])
+def test_what_is_no_fairness_key_fails_the_task_under_its_token(customer: str):
+    trial = Trial(task("load", pool="db", fairness_key=FAIR), input=f'{{"customer": {customer}}}'.encode())
+    (buried,) = [action for action in trial.told if isinstance(action, BuryTask)]
+    assert (buried.token, buried.error.code, trial.states) == (1, "BAD_INPUT", {"load": "failed"})
+    assert (
+        "the fairness key of pool db must be a text of 1 to 200 characters, or a whole number" in buried.error.message
+    )
+    assert not [action for action in trial.told if isinstance(action, AwaitSlot)]
+
+
+def test_each_item_of_a_map_may_have_a_fairness_key_of_its_own():
+    trial = Trial(task("each", over=["ada", "eve", 3], pool="db", fairness_key="${{ item }}"))
+    keys = [action.fairness_key for action in trial.told if isinstance(action, AwaitSlot)]
+    assert keys == ["ada", "eve", "3"]
+
+
+def test_a_fairness_key_may_read_what_came_out_before():
+    trial = Trial(task("who"), task("load", "who", pool="db", fairness_key="${{ tasks.who.output }}"))
+    assert trial.succeed("who", b'"ada"')
+    assert AwaitSlot(1, 1, "db", "ada") in trial.told

@@ -5,12 +5,15 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace import Context, NonRetryable, Registry, RetryAfter, did_not_happen, happened, unknown
 from headrace.errors import ConfigurationError, ConflictError, DefinitionError, NotFoundError
@@ -581,3 +584,40 @@ def test_a_priority_goes_first_and_an_hour_of_waiting_goes_before_it():
 def test_a_pool_without_a_limit_in_the_harness_holds_nobody_up():
     made = harness("  a: { run: one, pool: db }\n  b: { run: one, pool: db, map: [1, 2] }", one=lambda: 1)
     assert made.start().status == "completed"
+
+
+FAIR = """
+name: w
+tasks:
+  load: { run: one, pool: { name: db, fairness_key: "${{ input.who }}" }, with: { who: "${{ input.who }}" } }
+"""
+
+
+def test_slots_go_in_turns_between_fairness_keys_and_by_priority_within_one():
+    order: list[str] = []
+    made = Harness(FAIR, {"one": lambda who: order.append(who)}, pools={"db": 0})
+    for number in range(50):
+        made.start({"who": "busy"}, priority=100 if number % 2 else 0)
+    for _ in range(3):
+        made.start({"who": "quiet"})
+    made.set_pool("db", 1)
+    assert order[:6] == ["busy", "quiet"] * 3
+    assert order[6:] == ["busy"] * 47
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([0, 0, 5])), max_size=30), st.integers(1, 3))
+def test_no_key_that_waits_is_passed_over_twice_by_another(starts: list[tuple[str, int]], slots: int):
+    """All wait from the beginning, and bodies end at once, so no key holds more slots than another."""
+    order: list[str] = []
+    made = Harness(FAIR, {"one": lambda who: order.append(who)}, pools={"db": 0})
+    for who, priority in starts:
+        made.start({"who": who}, priority=priority)
+    made.set_pool("db", slots)
+    assert sorted(order) == sorted(who for who, _ in starts)
+    left = Counter(order)
+    for turn, who in enumerate(order):
+        waiting = {other for other in left if left[other] and other != who}
+        previous = order[:turn][::-1]
+        since = previous[: previous.index(who)] if who in previous else previous
+        assert who not in previous or waiting <= set(since), "it had its turn again before one that waits had one"
+        left[who] -= 1

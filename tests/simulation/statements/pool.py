@@ -1,5 +1,6 @@
 """What the statements of pools do, on the model."""
 
+from collections import Counter
 from typing import Any
 from uuid import UUID
 
@@ -55,6 +56,7 @@ def await_slots(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
         unique(t, "pool_waiter", key)
         run = t.get("run", row["run_ids"]) or {}
         new = {"token": row["tokens"], "pool": row["pools"], "began_at": t.now, "granted_at": None, "said_at": None}
+        new["fairness_key"] = row["keys"]
         t.put("pool_waiter", key, {**new, "ranked_at": t.now - run["priority"] * 60_000_000})
     return []
 
@@ -65,12 +67,16 @@ def restore_pool_waiters(t: Transaction, most: int) -> list[tuple[Any, ...]]:
         if task["status"] != "waiting" or task["pool"] is None:
             return None
         row = {"token": task["token"], "pool": task["pool"], "began_at": task["changed_at"], "granted_at": None}
-        return {**row, "ranked_at": task["changed_at"], "said_at": None}
+        return {**row, "ranked_at": task["changed_at"], "said_at": None, "fairness_key": ""}
 
     restored = list(restore(t, "pool_waiter", most, lost))
     for key, _ in restored:
         if (slot := t.get("pool_slot", *key)) is not None:
-            told = {"granted_at": slot["granted_at"], "said_at": slot["granted_at"]}
+            told = {
+                "granted_at": slot["granted_at"],
+                "said_at": slot["granted_at"],
+                "fairness_key": slot["fairness_key"],
+            }
             t.put("pool_waiter", key, {**(t.get("pool_waiter", *key) or {}), **told})
     return [(UUID(bytes=key[0]), key[1]) for key, _ in restored]
 
@@ -78,14 +84,19 @@ def restore_pool_waiters(t: Transaction, most: int) -> list[tuple[Any, ...]]:
 @model
 def restore_pool_slots(t: Transaction, most: int) -> list[tuple[Any, ...]]:
     granted = {key: row["token"] for key, row in t.rows("pool_waiter") if row["granted_at"] is not None}
+    fairness_keys = {key: row["fairness_key"] for key, row in t.rows("pool_waiter") if key in granted}
 
     def lost(task: Row) -> Row | None:
         if task["pool"] is None:
             return None
-        return {"token": task["token"], "pool": task["pool"], "granted_at": t.now}
+        return {"token": task["token"], "pool": task["pool"], "granted_at": t.now, "fairness_key": ""}
 
     keys = {key for key, task in t.rows("task") if task["status"] != "waiting" or granted.get(key) == task["token"]}
     restored = [key for key, _ in restore(t, "pool_slot", most, lost, keys)]
+    for key in restored:
+        slot = t.get("pool_slot", *key) or {}
+        known = granted.get(key) == slot["token"]
+        t.put("pool_slot", key, {**slot, "fairness_key": fairness_keys[key] if known else ""})
     return [(UUID(bytes=key[0]), key[1]) for key in restored]
 
 
@@ -127,19 +138,52 @@ def lock_pools(t: Transaction) -> list[tuple[Any, ...]]:
     return found
 
 
+def _choose(t: Transaction, place: Any, most: int) -> list[Any]:
+    """Whom the next slots are granted to, one after another, and the turns of the keys as they are then."""
+    waiting = sorted(
+        (row["fairness_key"], row["ranked_at"], key, row["began_at"])
+        for key, row in t.rows("pool_waiter")
+        if row["pool"] == place[1] and row["granted_at"] is None
+    )
+    queues: dict[str, list[Any]] = {}
+    turns: dict[str, tuple[int, int, int]] = {}
+    for name, ranked_at, key, began_at in waiting:
+        if name not in queues:
+            known = t.get("pool_turn", *place, name)
+            is_known = known is not None and known["turned_at"] <= t.now + 10_000_000
+            turns[name] = (known["turned_at"] if is_known and known else min(began_at, t.now), ranked_at, 0)
+            if (name or len({one[0] for one in waiting}) > 1) and not is_known:
+                t.put("pool_turn", (*place, name), {"turned_at": turns[name][0]})
+        queues.setdefault(name, []).append(key)
+    for stale in [key for key, _ in t.rows("pool_turn") if key[:2] == place and key[2] not in queues]:
+        t.put("pool_turn", stale, None)
+    is_shared = len(queues) > 1 or "" not in queues
+    held = Counter(row["fairness_key"] for _, row in t.rows("pool_slot") if row["pool"] == place[1])
+    first = sorted(queues, key=lambda name: (held[name], turns[name], name))[:most]
+    free = {name: [key for key in queues[name] if t.is_free("pool_waiter", key)] for name in first}
+    chosen: list[Any] = []
+    while len(chosen) < most and any(free.values()):
+        name = min((name for name in free if free[name]), key=lambda name: (held[name], turns[name], name))
+        chosen.append(free[name].pop(0))
+        held[name] += 1
+        turns[name] = (t.now + 1, 0, len(chosen))
+        if is_shared:
+            t.put("pool_turn", (*place, name), {"turned_at": t.now + len(chosen)})
+    return chosen
+
+
 @model
 def grant_slots(t: Transaction, namespaces: list[str], names: list[str], most: int) -> list[tuple[Any, ...]]:
     granted = []
     for place in zip(namespaces, names, strict=True):
         pool = t.get("pool", *place) or {}
         left = int(min(most, _slots_left(t, pool), _allowance(t, pool)))
-        free = [(key, row) for key, row in t.rows("pool_waiter") if t.is_free("pool_waiter", key)]
-        waiting = [(r["ranked_at"], key) for key, r in free if r["pool"] == place[1] and r["granted_at"] is None]
-        chosen = [key for _, key in sorted(waiting)[: max(0, left)]]
+        chosen = _choose(t, place, left) if left > 0 else []
         for key in chosen:
             row = t.get("pool_waiter", *key) or {}
             t.put("pool_waiter", key, {**row, "granted_at": t.now, "said_at": t.now})
-            t.put("pool_slot", key, {"token": row["token"], "pool": row["pool"], "granted_at": t.now})
+            slot = {"token": row["token"], "pool": row["pool"], "granted_at": t.now}
+            t.put("pool_slot", key, {**slot, "fairness_key": row["fairness_key"]})
             granted.append((UUID(bytes=key[0]), key[1], row["token"]))
         _pay(t, place, len(chosen))
     return granted

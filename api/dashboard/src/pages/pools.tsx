@@ -87,16 +87,18 @@ function OnePool({ name }: { name: string }) {
 
 function Tasks({ label, rows, since, isQueue, empty }: { label: string; rows: Holder[]; since: string; isQueue?: boolean; empty: string }) {
   if (!rows.length) return <p className="faint">{empty}</p>;
+  const hasKeys = rows.some((row) => row.fairness_key !== null);
   return (
     <table className="plain-table">
       <caption className="sr-only">{label}</caption>
-      <thead><tr>{isQueue && <th scope="col">Place</th>}<th scope="col">Task</th><th scope="col">Run</th><th scope="col">{since}</th><th scope="col">Priority</th></tr></thead>
+      <thead><tr>{isQueue && <th scope="col">Place</th>}<th scope="col">Task</th><th scope="col">Run</th>{hasKeys && <th scope="col">Fairness key</th>}<th scope="col">{since}</th><th scope="col">Priority</th></tr></thead>
       <tbody>
         {rows.map((row, index) => (
           <tr key={`${row.run_id}.${row.task}`}>
             {isQueue && <td className="num">{index + 1}</td>}
             <td><Link to={`/runs/${row.run_id}?task=${encodeURIComponent(row.task)}`} className="link">{row.task}</Link> <span className="faint">token {row.token}</span></td>
             <td><Link to={`/runs/${row.run_id}`} className="link mono">{shortId(row.workflow, row.run_id)}</Link></td>
+            {hasKeys && <td className="mono clip" title={row.fairness_key ?? undefined}>{row.fairness_key ?? <span className="faint">none</span>}</td>}
             <td><Instant at={row.since} /></td>
             <td className="num">{row.priority}{isQueue && <> <ActButton act={() => prioritise(row)}>Change …</ActButton></>}</td>
           </tr>

@@ -12,7 +12,7 @@ export interface Spec {
   workflow?: { name?: string } | string;
   wait?: { for?: string; until?: string };
   queue?: string;
-  pool?: string;
+  pool?: { name?: string; fairness_key?: string } | string;
   timeout?: string;
   deadline?: unknown;
   start_within?: string;
@@ -27,5 +27,7 @@ export function deadlineWord(deadline: unknown): string {
   if (deadline !== null && typeof deadline === "object") return Object.values(deadline).map(String).join(" ");
   return String(deadline);
 }
+
+export const poolOf = ({ pool }: Spec): string | undefined => (typeof pool === "string" ? pool : pool?.name);
 
 export const childOf = ({ workflow }: Spec): string | undefined => (typeof workflow === "string" ? workflow : workflow?.name);

@@ -17,7 +17,7 @@ import { ApprovalFacts, Votes } from "../approval";
 import { Items, itemsWord, roundsWord } from "./items";
 import { ChildrenOf } from "./relations";
 import { foreseeRerun } from "./rerun";
-import { deadlineWord, specsOf } from "./spec";
+import { deadlineWord, poolOf, specsOf } from "./spec";
 import { Button, Facts, Failure, Field, Loading, Segmented } from "../../ui/parts";
 import { Status } from "../../ui/status";
 
@@ -28,6 +28,7 @@ export function TaskPanel({ run, name, onClose, onSelect }: { run: Schemas["Run"
   const version = useVersion(run.workflow, run.version);
   // An item and a compensation have the specification of their task.
   const spec = specsOf(version.data?.definition)[name.split(".")[0] ?? name] ?? {};
+  const pool = poolOf(spec);
   return (
     <aside className="task-panel" aria-label={`Task ${name}`} onKeyDown={(event) => event.key === "Escape" && !document.querySelector("dialog[open]") && onClose()}>
       <header className="task-head">
@@ -45,7 +46,7 @@ export function TaskPanel({ run, name, onClose, onSelect }: { run: Schemas["Run"
             items={[
               ["Body", task.run ? <code>{task.run}</code> : <span className="muted">none: it only waits</span>],
               ["Queue", <Link to="/workers" className="link">{task.queue}</Link>],
-              ...(spec.pool ? [["Pool", <Link to={`/workers?tab=pools&pool=${encodeURIComponent(spec.pool)}`} className="link">{spec.pool}</Link>] as [string, ReactNode]] : []),
+              ...(pool ? [["Pool", <Link to={`/workers?tab=pools&pool=${encodeURIComponent(pool)}`} className="link">{pool}</Link>] as [string, ReactNode]] : []),
               ...(spec.repeat ? [["Rounds", <span className="num">{roundsWord(task, spec.repeat.max)} ended, until <code>{spec.repeat.until}</code></span>] as [string, ReactNode]] : []),
               task.items ? ["Items", <span className="num">{itemsWord(task.items)}, {task.items.begun} begun</span>] : ["Attempt", <span className="num">{task.attempt} of {task.attempts_max}</span>],
               ["Token", <span className="num">{task.token}</span>],
