@@ -3013,6 +3013,7 @@ export interface components {
          * @description A task that holds a slot, or waits for one.
          */
         PoolTask: {
+            fairness_key: string | null;
             priority: number;
             run_id: string;
             /** Format: date-time */
