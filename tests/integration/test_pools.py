@@ -7,7 +7,7 @@ import asyncio
 import random
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +24,6 @@ from state.pipe import Pipe
 from state.pools import Granted, grant_slots, prioritise_run, remove_pool, say_granted, set_pool
 from state.queries.pool import get_pool, list_holders, list_waiters
 from state.queries.run import count_running
-from state.sql import load
 from streams.sweeps import Sweeps
 from tests.integration.test_run_agent import Engine
 
@@ -570,28 +569,6 @@ async def test_grants_of_many_are_those_of_one_after_another(pools: Pools, seed:
                 "DELETE FROM pool_slot WHERE run_id = (SELECT run_id FROM pool_slot WHERE fairness_key = %s"
                 " LIMIT 1) RETURNING 1", key,
             )  # fmt: skip
-
-
-async def test_ten_thousand_who_wait_for_one_key_are_not_looked_at_by_a_grant(pools: Pools):
-    await pools.set(2)
-    fill_line(pools, 10_000, "busy")
-    fill_line(pools, 3, "quiet", "1 minute")
-    with psycopg.connect(pools.dsn, autocommit=True) as connection:
-        connection.execute("ANALYZE pool_waiter")
-    statement = load("pool").text("grant_slots")
-    with psycopg.connect(pools.dsn) as connection, psycopg.RawCursor(connection) as cursor:
-        cursor.execute("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, FORMAT JSON) " + statement, (["default"], ["db"], 100))
-        plan = cursor.fetchall()[0][0][0]["Plan"]
-    looked_at = max(rows_of(plan))
-    assert looked_at < 50, plan
-
-
-def rows_of(plan: dict[str, Any]) -> Iterator[float]:
-    """How many rows each part of a plan gave or threw away."""
-    yield plan["Actual Rows"] * plan["Actual Loops"]
-    yield plan.get("Rows Removed by Filter", 0) * plan["Actual Loops"]
-    for part in plan.get("Plans", []):
-        yield from rows_of(part)
 
 
 async def test_a_pool_without_keys_remembers_no_turns(pools: Pools):
