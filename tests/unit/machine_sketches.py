@@ -45,11 +45,6 @@ CONDITIONS: Final = {
 TEMPLATES: Final = {
     name: [compile_template(value) for value in ("${{ input }}", f"${{{{ tasks.{name}.output.n }}}}")] for name in NAMES
 }
-POOLS: Final = (
-    PoolPlan("pool"),
-    PoolPlan("pool", compile_template("${{ input.n }}")),
-    PoolPlan("pool", compile_template("${{ input }}")),  # which is no key: its tasks fail at their turn
-)
 WAITS: Final = [
     *[None] * 6,
     SignalPlan("news"),
@@ -176,7 +171,7 @@ def _task_of(index: int, sketch: Sketch) -> TaskPlan:
         wait=wait if isinstance(wait, WaitPlan) else None,
         signal=wait if isinstance(wait, SignalPlan) else None,
         child=wait if isinstance(wait, ChildPlan) else None,
-        pool=POOLS[index % 3] if runs and sketch.has_pool else None,
+        pool=PoolPlan("pool") if runs and sketch.has_pool else None,
         **more,
     )
 
