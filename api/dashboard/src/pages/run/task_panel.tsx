@@ -123,7 +123,7 @@ function useHolder(sessionId: string) {
 function Holder({ sessionId }: { sessionId: string }) {
   const worker = useHolder(sessionId);
   if (!worker) return <code className="clip">{sessionId}</code>;
-  return <><Link to="/workers" className="link">{worker.worker}</Link> <span className="muted">last heard of <Instant at={worker.renewed_at} />, lease until <Instant at={worker.expires_at} future /></span></>;
+  return <span><Link to="/workers" className="link">{worker.worker}</Link> <span className="muted">last heard of <Instant at={worker.renewed_at} />, its lease ends <Instant at={worker.expires_at} future /></span></span>;
 }
 
 /** Only where `headrace dev` is: what becomes of a task whose worker is lost. */
