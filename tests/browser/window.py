@@ -52,11 +52,11 @@ class Engine:
         """What logs one browser in."""
         return str(self.http.post("/login-codes").raise_for_status().json()["path"])
 
-    def until(self, what: str, fact: Callable[[], Any]) -> Any:
+    def until(self, what: str, fact: Callable[[], Any], *, seconds: float = WAIT_SECONDS) -> Any:
         """Wait for a fact and answer it."""
-        give_up_at = time.monotonic() + WAIT_SECONDS
+        give_up_at = time.monotonic() + seconds
         while not (found := fact()):
-            assert time.monotonic() < give_up_at, f"waited {WAIT_SECONDS:g} s for {what}"
+            assert time.monotonic() < give_up_at, f"waited {seconds:g} s for {what}"
             time.sleep(0.1)
         return found
 
