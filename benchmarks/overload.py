@@ -23,7 +23,8 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 import httpx
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.bench import ROOT, Bench, Measurement
 from benchmarks.saturation import saturate

@@ -775,8 +775,9 @@ def read_tasks(
     tasks, undo = dict[int, TaskState](), dict[int, bytes]()
     for row in rows:
         index, *state, kept = row[RUN_COLUMNS:]
-        if index is not None:
-            tasks[index] = read_task(*state)
+        if index is None:
+            continue
+        tasks[index] = read_task(*state)
         if kept is not None:
             undo[index] = kept.encode()
     return tasks, undo

@@ -52,6 +52,8 @@ def _behind_the_end(facts: Facts, run_id: str) -> Found:
     moved = [(row["task"], row["row_version"]) for row in facts.history[run_id]]
     moved += [(n, row["row_version"]) for (of, n), rows in facts.attempts.items() if of == run_id for row in rows]
     for task, move in moved:
-        is_other = task is not None and not is_compensation(task) and not facts.cleans_up((run_id, task))
+        if task is None:
+            continue
+        is_other = not is_compensation(task) and not facts.cleans_up((run_id, task))
         if is_other and move > ends[0]["row_version"]:
             yield "a task that is no clean-up went on behind the end", facts.name((run_id, task))

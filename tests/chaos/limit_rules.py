@@ -47,9 +47,9 @@ def _turns(facts: Facts, run_id: str) -> list[tuple[int, float | None, float]]:
         if row["kind"] == "permitted":
             since = (row["row_version"], row["at"])
         elif since is not None:
-            turns.append((*since, row["row_version"]))
+            turns.append((since[0], since[1], row["row_version"]))
             since = None
-    return turns if since is None else [*turns, (*since, inf)]
+    return turns if since is None else [*turns, (since[0], since[1], inf)]
 
 
 def _is_queued(facts: Facts, run_id: str) -> bool:
