@@ -49,21 +49,26 @@ class Refused(Exception):
 
 class Pipe:
     def __init__(self, dsn: str, statements: Iterable[Statement]) -> None:
-        """Connect and prepare. Raises UnavailableError when Postgres is away, or is a standby."""
+        """Connect and prepare. Raises UnavailableError when Postgres is away, is a standby, or takes a statement not:
+        whatever its reason is, it says nothing of the records that are to be applied."""
         try:
             self._connection = psycopg.connect(dsn, autocommit=True, options=OPTIONS, connect_timeout=5)
             self.timeline: Timeline = read_timeline(self._connection)
             """What this connection writes to, for as long as it lasts."""
+            self._pg = self._connection.pgconn
+            for statement in statements:
+                self._prepare(statement)
         except psycopg.OperationalError as e:
             raise UnavailableError(f"Postgres: {e}".strip()) from e
-        self._pg = self._connection.pgconn
-        for statement in statements:
-            oids = [TYPES[kind][0] for _, kind in statement.columns]
-            result = self._pg.prepare(statement.name.encode(), statement.sql.encode(), oids)
-            if result.status != pq.ExecStatus.COMMAND_OK:
-                raise Refused(f"{statement.name}: {result.get_error_message()}", "")
         self._pg.nonblocking = 1
         self._pg.enter_pipeline_mode()
+
+    def _prepare(self, statement: Statement) -> None:
+        oids = [TYPES[kind][0] for _, kind in statement.columns]
+        result = self._pg.prepare(statement.name.encode(), statement.sql.encode(), oids)
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            self._connection.close()
+            raise UnavailableError(f"Postgres: {statement.name}: {result.get_error_message()}".strip())
 
     def run(self, calls: Sequence[Call]) -> None:
         """Run a batch in one transaction and wait for its commit.
