@@ -401,7 +401,7 @@ CROSS JOIN LATERAL (
   UNION ALL
   SELECT t.run_id || ' task ' || t.task || ': waits, and ' || CASE WHEN a.status IS NULL THEN 'nobody is asked' ELSE 'was ' || a.status END
   FROM task t LEFT JOIN approval a ON a.run_id = t.run_id AND a.task = t.task AND a.token = t.token
-  WHERE t.run_id = given.run_id AND t.status = 'waiting' AND t.error IS NULL AND t.due_at IS NULL AND t.items IS NULL
+  WHERE t.run_id = given.run_id AND t.status = 'waiting' AND t.error IS NULL AND t.due_at IS NULL AND t.items IS NULL AND t.pool IS NULL
     AND a.status IS DISTINCT FROM 'waiting'
     AND NOT EXISTS (SELECT FROM signal_wait w WHERE w.run_id = t.run_id AND w.task = t.task AND w.token = t.token)
     AND NOT EXISTS (SELECT FROM child_run c WHERE c.parent_run_id = t.run_id AND c.task = t.task AND c.token = t.token)

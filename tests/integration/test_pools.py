@@ -95,7 +95,10 @@ class Pools(Engine):
     async def wrong(self) -> list[str]:
         async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True) as connection:
             checks = {check.name: check for check in await examine(connection)}
-        names = ("pools", "statuses", "attempts", "tokens", "history", "waits", "maps", "orphan_timers")
+        names = (
+            "pools", "statuses", "attempts", "tokens", "history", "waits", "maps", "orphan_timers", "approvals",
+            "orphan_approvals", "parked", "unparked", "children", "joins", "pauses", "dead_letters",
+        )  # fmt: skip
         return [checks[name].detail for name in names if not checks[name].ok]
 
 
@@ -374,6 +377,7 @@ async def test_every_item_of_a_map_holds_a_slot_of_its_own(pools: Pools):
     await pools.set(2)
     run_id = await pools.start(MANY)
     assert (pools.waiting(), pools.status(run_id)) == (6, "waiting")
+    assert await pools.wrong() == [], "what waits for a slot waits for nobody's decision"
     places = []
     while granted := await pools.grant():
         assert len(granted) == 2
