@@ -496,13 +496,17 @@ def no_false_death(facts: Facts) -> Found:
 
 
 def _waited(facts: Facts, key: Key, lost: Row) -> float:
-    """Seconds that a lost command may have been out without its body.
+    """Seconds that a lost hand-out may have been out without a word of it.
 
-    What a fault took is not missed before the backlog of that moment is worked off, however long that takes; but a
-    command that was begun was there, and one that came out when nothing was broken any more cannot have been taken.
+    What a fault took, a command or the result of a body, is not missed before the backlog of that moment is worked off,
+    however long that takes. But what came out when nothing was broken any more cannot have been taken, and a body that
+    is heard of behind its loss was there.
     """
-    if any(line.get("token") == lost["token"] for line in facts.bodies(key)):
+    heard = [line["at"] for line in facts.bodies(key) if line.get("token") == lost["token"]]
+    if heard and max(heard) > lost["at"]:
         return 0.0
+    if heard:
+        return float(lost["at"] - min(heard))
     needs = facts.spec(key).get("needs", [])
     of_version = [name for name, _ in facts.specs[facts.runs[key[0]]["version_id"]]]
     ended = [r["ended_at"] for need in needs for r in facts.attempts.get((key[0], of_version.index(need)), [])]

@@ -667,7 +667,7 @@ def _lost(token: int, at: float, reason: str = "its command is gone") -> dict[st
     [
         pytest.param(False, [_lost(3, 10)], id="while a fault heals"),
         pytest.param(False, [_lost(3, 30)], id="missed late"),
-        pytest.param(True, [_lost(2, 30)], id="late, but its body had begun"),
+        pytest.param(False, [_lost(2, 30)], id="missed late, and its result was taken"),
         pytest.param(True, [_lost(3, 30, "its worker session has ended")], id="late, and not for its command"),
         pytest.param(True, [_lost(3, 20), _lost(4, 30)], id="late, and it came out when nothing was broken"),
     ],
@@ -676,3 +676,10 @@ def test_a_command_that_a_fault_took_may_be_missed_late(is_found: bool, lost: li
     ledger, log, dump = good()
     dump["history"] += lost
     assert bool(list(no_false_death(Facts(ledger, log, dump)))) == is_found
+
+
+def test_a_hand_out_whose_body_is_heard_of_behind_its_loss_was_not_lost() -> None:
+    ledger, log, dump = good()
+    ledger.append(_call(f"{LINEAR}/a", 2, T0 + 31, "repeated", 1))
+    dump["history"] += [_lost(2, 30)]
+    assert list(no_false_death(Facts(ledger, log, dump)))
