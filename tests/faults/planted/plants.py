@@ -235,7 +235,7 @@ PLANTS: Final[dict[str, Plant]] = {
         "an ambiguous end of a task that must not be repeated leads to another attempt",
         [
             (f"headrace.machine.{module}:doubt_effect", _try_again)
-            for module in ("advance", "handout", "turn", "mapping")
+            for module in ("advance", "deadline", "effect", "handout")
         ],
     ),
     "X02": Plant(
