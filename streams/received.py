@@ -36,9 +36,8 @@ class Received:
         """Take in one reading of a topic; `mark` was read before it."""
         known = self._topics.get(topic)
         if known is None or known.topic_id != log.topic_id:
-            known = self._topics[topic] = _Topic(
-                log.topic_id, self._lease
-            )  # what was known about another log says nothing
+            # What was known about another log says nothing.
+            known = self._topics[topic] = _Topic(log.topic_id, self._lease)
         known.observe(log.ends, committed, mark)
 
     def before(self, topic: str) -> datetime | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from pydantic import SecretStr
 
 from headrace.errors import UnavailableError
 from state.pipe import Pipe
@@ -11,7 +12,7 @@ from state.settings import EngineSettings
 from state.sql import Statement
 from state.store import Store
 
-STATEMENTS = list(Store(EngineSettings(secret="0123456789abcdef")).statements())  # type: ignore[arg-type]
+STATEMENTS = list(Store(EngineSettings(secret=SecretStr("0123456789abcdef"))).statements())
 
 
 def test_a_server_that_goes_away_while_statements_are_prepared_refuses_nothing(database: str) -> None:

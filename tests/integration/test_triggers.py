@@ -343,7 +343,7 @@ async def test_the_first_record_of_a_topic_that_a_subscription_waited_for_is_rea
 
     following = asyncio.create_task(follow(shop.agent, serve, topics.find))
     try:
-        await asyncio.sleep(4)
+        await asyncio.sleep(4)  # the case itself: a consumer that asked in vain has cached that by then
         if is_real:
             admin = AdminClient({"bootstrap.servers": broker.bootstrap})
             await asyncio.to_thread(admin.create_topics([NewTopic(topic, 2, 1)])[topic].result, 15)
