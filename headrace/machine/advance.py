@@ -52,7 +52,7 @@ from headrace.machine.handout import (
     lose_attempt,
     retry_or_bury,
 )
-from headrace.machine.join import count_needs, unskip, untouched_again
+from headrace.machine.join import count_needs, is_skipped_in_vain, unskip, untouched_again
 from headrace.machine.limit import reopen
 from headrace.machine.mapping import cancel_task, forget_items, is_reopened, reopen_map, replay_item, rerun_items
 from headrace.machine.migration import find_lasting_obstacles, migrate
@@ -556,7 +556,8 @@ def choose_rerun(plan: Plan, run: RunState, tasks: Sequence[int]) -> list[int]:
     if tasks:
         found = [task_of(place) for place in tasks if not is_item(place) or _has_ended_item(run, place)]
     else:
-        found = [index for index in indices if run.task(index).status in (FAILED, CANCELLED)]
+        ended = (FAILED, CANCELLED)
+        found = [i for i in indices if run.task(i).status in ended or is_skipped_in_vain(plan, run, i)]
     chosen: set[int] = set()
     for index in found:  # grows while it is walked
         if index in indices and index not in chosen:

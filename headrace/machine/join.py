@@ -60,6 +60,18 @@ def count_needs(plan: Plan, run: RunState, draft: Transition, index: int) -> Err
     return None if missing else answer_of(spec, needs) or "ready"
 
 
+def is_skipped_in_vain(plan: Plan, run: RunState, index: int) -> bool:
+    """Whether it was skipped for a failure that a person has mended since: by an output given to a clean-up of a
+    cancelled run, where nothing comes back by itself."""
+    spec, task = plan.tasks[index], run.task(index)
+    if task.status is not SKIPPED or task.error != UPSTREAM_FAILED:
+        return False
+    needs = [run.task(need) for need in spec.needs]
+    if spec.quorum is not None and sum(need.status is COMPLETED for need in needs) >= spec.quorum:
+        return True
+    return not any(map(has_failed, needs))
+
+
 def untouched_again(task: TaskState, given: bytes | None) -> TaskState:
     """As before its join was decided, but that neither a token nor an attempt number is used again."""
     if not task.token and given is None:

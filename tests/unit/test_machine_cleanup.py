@@ -346,6 +346,25 @@ def test_a_rerun_of_what_failed_takes_its_clean_up_though_that_completed():
     assert trial.states["tidy"] == "queued"
 
 
+@pytest.mark.parametrize("how", ["given", "replayed"])
+@pytest.mark.parametrize("join", ["all", 1])
+def test_a_rerun_of_what_failed_takes_what_a_mended_clean_up_left_skipped(how: str, join: object):
+    trial = Trial(task("a"), task("tidy", "a", join="finally"), task("behind", "tidy", join=join), task("open"))
+    assert trial.succeed("a")
+    assert trial.fail("tidy", HOPELESS)
+    assert trial.cancel()
+    if how == "given":
+        assert trial.tell(Supplied(1, trial.token("tidy"), b"1"))
+    else:
+        assert trial.replay("tidy")
+        assert trial.succeed("tidy")
+    assert (trial.states["behind"], trial.status) == ("skipped", RunStatus.CANCELLED)
+    event = Reran(trial.run.row_version)
+    assert [each.task for each in foresee(trial.plan, trial.run, event, trial.at)] == [2, 3]
+    assert trial.tell(event)
+    assert trial.states == {"a": "completed", "tidy": "completed", "behind": "queued", "open": "queued"}
+
+
 def test_a_rerun_can_be_cancelled_again_and_a_replay_leaves_a_clean_up_that_has_ended():
     trial = Trial(task("a"), task("b", "a"), task("tidy", "b", join="finally"))
     assert trial.succeed("a")
