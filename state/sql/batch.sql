@@ -257,11 +257,11 @@ ON CONFLICT (run_id) DO UPDATE SET workflow = excluded.workflow, key = excluded.
 -- Runs that have to end for others: a request in the inbox of each. After await_permits, so also one started in this batch. One that somebody has
 -- locked is about to end, or is marked by its end: it is asked all the same.
 -- columns: run_ids uuid, inbox_ids uuid, by_runs uuid
-WITH marked AS (
-  UPDATE run_permit p SET replaced_by = free.by_run
-  FROM (SELECT p.run_id, given.by_run FROM unnest($1::uuid[], $3::uuid[]) AS given (run_id, by_run) JOIN run_permit p ON p.run_id = given.run_id
-        FOR UPDATE OF p SKIP LOCKED) AS free
-  WHERE p.run_id = free.run_id)
+WITH free AS MATERIALIZED (
+  SELECT p.run_id, given.by_run FROM unnest($1::uuid[], $3::uuid[]) AS given (run_id, by_run) JOIN run_permit p ON p.run_id = given.run_id
+  FOR UPDATE OF p SKIP LOCKED),
+marked AS (
+  UPDATE run_permit p SET replaced_by = free.by_run FROM free WHERE p.run_id = free.run_id)
 INSERT INTO inbox (inbox_id, run_id, kind, body, actor)
 SELECT inbox_id, run_id, 'cancelled', json_build_object('reason', 'run ' || by_run || ' takes its place'), 'limit'
 FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS given (run_id, inbox_id, by_run);

@@ -6,10 +6,11 @@ SELECT EXISTS (SELECT FROM child_run WHERE status = 'asked');
 -- name: claim_asked_children
 -- Those that are to start, for this transaction alone, with who started their parents. $1: seconds after which one is looked at again that could not be started, or refused; $2 at
 -- most. Several processes share the work.
-UPDATE child_run c SET tried_at = now()
-FROM (SELECT run_id FROM child_run
-      WHERE status = 'asked' AND (tried_at IS NULL OR tried_at < now() - make_interval(secs => $1) OR tried_at > now() + interval '10 s')
-      ORDER BY asked_at LIMIT $2 FOR UPDATE SKIP LOCKED) AS asked
+WITH asked AS MATERIALIZED (
+  SELECT run_id FROM child_run
+  WHERE status = 'asked' AND (tried_at IS NULL OR tried_at < now() - make_interval(secs => $1) OR tried_at > now() + interval '10 s')
+  ORDER BY asked_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+UPDATE child_run c SET tried_at = now() FROM asked
 WHERE c.run_id = asked.run_id
 RETURNING c.parent_run_id, c.task, c.token, c.run_id, c.namespace, c.workflow, c.version, c.input::text, c.traceparent, c.is_awaited, c.depth,
           (SELECT h.actor FROM history h WHERE h.run_id = c.parent_run_id AND h.row_version = 1);

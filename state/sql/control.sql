@@ -12,8 +12,9 @@ FROM run r WHERE r.run_id = ANY(%(run_ids)s::uuid[]) AND r.namespace = %(namespa
 
 -- name: touch_runs
 -- The same as `touch_run` for many, in one order for all who do so.
-UPDATE run SET updated_at = greatest(now(), run.updated_at)
-FROM (SELECT run_id FROM run WHERE run_id = ANY(%(run_ids)s::uuid[]) AND namespace = %(namespace)s ORDER BY run_id FOR UPDATE) AS locked
+WITH locked AS MATERIALIZED (
+  SELECT run_id FROM run WHERE run_id = ANY(%(run_ids)s::uuid[]) AND namespace = %(namespace)s ORDER BY run_id FOR UPDATE)
+UPDATE run SET updated_at = greatest(now(), run.updated_at) FROM locked
 WHERE run.run_id = locked.run_id;
 
 -- name: touch_run

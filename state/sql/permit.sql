@@ -45,10 +45,11 @@ SELECT namespace, workflow, key FROM found LIMIT $4;
 
 -- name: grant_permits
 -- $1 namespaces, $2 workflows, $3 keys that this transaction has locked, each once; $4: how many of each at most. Runs go by their rank; one that is
--- paused, or stands aside, is passed over until it goes on, and so is one that somebody is moving at this moment. Answers whom to tell.
-UPDATE run_permit p SET granted_at = clock_timestamp()
-FROM (
-  SELECT next.run_id
+-- paused, or stands aside, is passed over until it goes on, and so is one that somebody is moving at this moment. Answers whom to tell. Who is next is
+-- found once, as in every statement that locks so many rows and changes them: joined to the UPDATE itself, a nested loop would look again for each
+-- row, pass over what it had just taken, and take the next as well.
+WITH next AS MATERIALIZED (
+  SELECT chosen.run_id
   FROM unnest($1::text[], $2::text[], $3::text[]) AS given (namespace, workflow, key)
   JOIN workflow w ON w.namespace = given.namespace AND w.name = given.workflow
   CROSS JOIN LATERAL (
@@ -58,8 +59,8 @@ FROM (
     LIMIT greatest(0, least($4, w.runs_max - (
       SELECT count(*) FROM run_permit h
       WHERE h.namespace = given.namespace AND h.workflow = given.workflow AND h.key = given.key AND h.granted_at IS NOT NULL)))
-    FOR NO KEY UPDATE OF o SKIP LOCKED) AS next) AS chosen
-WHERE p.run_id = chosen.run_id
+    FOR NO KEY UPDATE OF o SKIP LOCKED) AS chosen)
+UPDATE run_permit p SET granted_at = clock_timestamp() FROM next WHERE p.run_id = next.run_id
 RETURNING p.run_id;
 
 -- name: find_unlisted

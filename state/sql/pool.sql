@@ -63,9 +63,10 @@ SELECT run_id, task, token FROM granted ORDER BY namespace, pool, turn;
 
 -- name: say_granted
 -- Those who have a slot and do not know it: what told them may be gone. $1 seconds, $2 at most.
-UPDATE pool_waiter SET said_at = now()
-FROM (SELECT run_id, task FROM pool_waiter
-      WHERE granted_at IS NOT NULL AND (said_at < now() - make_interval(secs => $1) OR said_at > now() + interval '10 s')
-      ORDER BY said_at LIMIT $2 FOR UPDATE SKIP LOCKED) late
+WITH late AS MATERIALIZED (
+  SELECT run_id, task FROM pool_waiter
+  WHERE granted_at IS NOT NULL AND (said_at < now() - make_interval(secs => $1) OR said_at > now() + interval '10 s')
+  ORDER BY said_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+UPDATE pool_waiter SET said_at = now() FROM late
 WHERE pool_waiter.run_id = late.run_id AND pool_waiter.task = late.task
 RETURNING pool_waiter.run_id, pool_waiter.task, pool_waiter.token;

@@ -3,10 +3,11 @@
 -- name: claim_due_timers
 -- $1: how many at most, $2: seconds after which to say it again; at once when the clock was stepped back behind the last time. Several
 -- processes share the work.
-UPDATE timer SET said_at = now()
-FROM (SELECT run_id, task, is_deadline FROM timer
-      WHERE due_at <= now() AND (said_at IS NULL OR said_at < now() - make_interval(secs => $2) OR said_at > now() + interval '10 s')
-      ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED) due
+WITH due AS MATERIALIZED (
+  SELECT run_id, task, is_deadline FROM timer
+  WHERE due_at <= now() AND (said_at IS NULL OR said_at < now() - make_interval(secs => $2) OR said_at > now() + interval '10 s')
+  ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+UPDATE timer SET said_at = now() FROM due
 WHERE timer.run_id = due.run_id AND timer.task = due.task AND timer.is_deadline = due.is_deadline
 RETURNING timer.run_id, timer.task, timer.token, timer.kind;
 
@@ -183,9 +184,10 @@ RETURNING topic, since;
 -- name: claim_unapplied
 -- Requests that nobody has applied for a while: their wake-up may be gone. $1 seconds, $2 at most. One said in what is the future now, since
 -- the clock was stepped back, was said long ago.
-UPDATE inbox SET said_at = now()
-FROM (SELECT inbox_id FROM inbox WHERE applied_at IS NULL AND (said_at < now() - make_interval(secs => $1) OR said_at > now() + interval '10 s')
-      ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED) late
+WITH late AS MATERIALIZED (
+  SELECT inbox_id FROM inbox WHERE applied_at IS NULL AND (said_at < now() - make_interval(secs => $1) OR said_at > now() + interval '10 s')
+  ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+UPDATE inbox SET said_at = now() FROM late
 WHERE inbox.inbox_id = late.inbox_id
 RETURNING inbox.inbox_id, inbox.run_id;
 
@@ -213,14 +215,15 @@ RETURNING a.approval_id, a.run_id, 'escalate', step.position, step.targets::text
 
 -- name: expire_approvals
 -- Questions whose time is over. The row is the arbiter: whoever sets its status decides.
+WITH due AS MATERIALIZED (
+  SELECT approval_id FROM approval a
+  WHERE status = 'waiting' AND expires_at <= now() AND NOT (on_expiry = 'escalate' AND EXISTS (
+    SELECT FROM approval_timer m WHERE m.approval_id = a.approval_id AND m.kind = 'escalate' AND m.fired_at IS NULL))
+  LIMIT $1 FOR UPDATE SKIP LOCKED)
 UPDATE approval SET
   status = CASE on_expiry WHEN 'approve' THEN 'approved' WHEN 'reject' THEN 'rejected' ELSE 'expired' END,
   decided_at = now(), decided_by = 'expiry', comment = 'nobody answered in time'
-FROM (SELECT approval_id FROM approval a
-      WHERE status = 'waiting' AND expires_at <= now() AND NOT (on_expiry = 'escalate' AND EXISTS (
-        SELECT FROM approval_timer m WHERE m.approval_id = a.approval_id AND m.kind = 'escalate' AND m.fired_at IS NULL))
-      LIMIT $1 FOR UPDATE SKIP LOCKED) due
-WHERE approval.approval_id = due.approval_id
+FROM due WHERE approval.approval_id = due.approval_id
 RETURNING approval.run_id, approval.task, approval.token, approval.status, votes_of(approval.approval_id)::text;
 
 -- name: fire_approval_timers

@@ -13,6 +13,7 @@ from typing import Final
 from tests.chaos.cleanup_rules import clean_ups
 from tests.chaos.facts import (
     CLOCK_SECONDS,
+    PAUSE_MOVES,
     RUN_TERMINAL,
     STOPS,
     TERMINAL,
@@ -526,7 +527,10 @@ def cancel(facts: Facts) -> Found:
     }
     for run_id, row in applied.items():
         for other in facts.history[run_id]:
-            is_undone = bool(facts.undone(run_id)) and (other["task"] is None or is_compensation(other["task"]))
+            is_of_task = (
+                other["task"] is not None and other["kind"] not in PAUSE_MOVES
+            )  # which may come and go till the end
+            is_undone = bool(facts.undone(run_id)) and (not is_of_task or is_compensation(other["task"]))
             is_allowed = is_undone or (row["kind"] == "cancelled" and _is_clean_up(facts, other))
             if other["row_version"] > row["row_version"] and not is_allowed:
                 yield f"{other['kind']} after the cancel", run_id
@@ -556,7 +560,7 @@ def cancel(facts: Facts) -> Found:
 def _is_clean_up(facts: Facts, row: Row) -> bool:
     """What happens to a clean-up, or to a run that has any: a pause, another deadline."""
     run_id = row["run_id"]
-    if row["task"] is not None:
+    if row["task"] is not None and row["kind"] not in PAUSE_MOVES:
         return facts.cleans_up((run_id, row["task"]))
     return any(facts.cleans_up((run_id, n)) for n in range(len(facts.specs[facts.runs[run_id]["version_id"]])))
 

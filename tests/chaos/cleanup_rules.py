@@ -1,6 +1,6 @@
 """The oracle's rule of clean-ups (I28): tasks whose join is `finally`."""
 
-from tests.chaos.facts import CLOCK_SECONDS, RUN_TERMINAL, Facts, Found, Key, is_compensation
+from tests.chaos.facts import CLOCK_SECONDS, PAUSE_MOVES, RUN_TERMINAL, Facts, Found, Key, is_compensation
 
 
 def clean_ups(facts: Facts) -> Found:
@@ -49,7 +49,7 @@ def _behind_the_end(facts: Facts, run_id: str) -> Found:
     ends = [row for row in facts.history[run_id] if row["kind"] == "cancelled" or facts.is_deadline_of_run(row)]
     if not ends or facts.of_run(run_id, "reran"):
         return
-    moved = [(row["task"], row["row_version"]) for row in facts.history[run_id]]
+    moved = [(row["task"], row["row_version"]) for row in facts.history[run_id] if row["kind"] not in PAUSE_MOVES]
     moved += [(n, row["row_version"]) for (of, n), rows in facts.attempts.items() if of == run_id for row in rows]
     for task, move in moved:
         if task is None:

@@ -12,6 +12,7 @@ RUN_TERMINAL: Final = frozenset(
     {"completed", "failed", "cancelled", "terminated", "compensated", "compensation_failed"}
 )
 STOPS: Final = ("cancelled", "terminated")
+PAUSE_MOVES: Final = ("paused", "resumed")
 TERMINAL: Final = RUN_TERMINAL | {"skipped"}
 CLOCK_SECONDS: Final = 0.005
 """Two clocks of one machine, read one after the other."""

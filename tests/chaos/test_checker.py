@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.checker import RULES, check, no_false_death
+from tests.chaos.checker import RULES, cancel, check, no_false_death
+from tests.chaos.cleanup_rules import clean_ups
 from tests.chaos.facts import Facts
 from tests.chaos.report import KindLine, firing
 
@@ -649,6 +650,14 @@ def test_a_worker_that_came_after_the_cancel_cannot_know_of_it() -> None:
     ledger, log, dump = copy.deepcopy(good())
     ledger.append(_call(f"{STOPPED}/a", 1, T0 + 90, "done", 9, pid=2))
     assert check(ledger, log, dump) == []
+
+
+@pytest.mark.parametrize("kind", ["resumed", "due"])
+def test_the_pause_of_a_task_may_be_lifted_behind_the_end(kind: str) -> None:
+    ledger, log, dump = copy.deepcopy(good())
+    dump["history"].append(_history(CLEANED, 9, kind, T0 + 2.5, task=1, detail={"scope": 16}))
+    facts = Facts(ledger, log, dump)
+    assert bool([*cancel(facts), *clean_ups(facts)]) == (kind != "resumed")
 
 
 def test_a_call_that_may_have_happened_promises_nothing() -> None:

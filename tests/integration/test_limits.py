@@ -365,6 +365,19 @@ async def test_a_grant_and_a_cancel_that_meet_leave_no_permit_behind(limits: Lim
     assert (limits.begun(third), await limits.wrong()) == ([True], [])
 
 
+async def test_no_more_are_granted_than_are_free_whatever_the_statistics_say(limits: Limits):
+    await limits.publish(sync())
+    first = await limits.starts()
+    with psycopg.connect(limits.dsn, autocommit=True) as connection:
+        connection.execute("VACUUM ANALYZE run_permit")  # one row: a join may look for who is next once for each of p
+    others = [await limits.starts() for _ in range(4)]
+    await limits.apply(limits.succeeded(first))
+    async with await psycopg.AsyncConnection.connect(limits.dsn) as connection:
+        assert await grant_permits(connection, limits.store, await next_keys(connection, NO_KEY, 10)) == 1
+    await limits.go_on()
+    assert limits.begun(*others) == [True, False, False, False]
+
+
 async def cancel_unheard(limits: Limits, run_id: str) -> list[Any]:
     async with await psycopg.AsyncConnection.connect(limits.dsn) as connection:
         await cancel_run(connection, limits.store, UUID(run_id), reason="", actor="ada")
