@@ -279,10 +279,7 @@ class _Examination:
 
     async def permits(self) -> Check:
         good = "every open run under a limit has its permit, or is in line for one"
-        hint = (
-            "a sweep puts a run that waits in line again within seconds; one under way whose permit was deleted "
-            "goes on and does not count until it has ended; what is too much must not be: report it"
-        )
+        hint = "a sweep sets what is missing again within seconds; what is too much must not be: report it"
         return await self._of_a_table("permits", "find_wrong_permits", good, hint)
 
     async def triggers(self) -> Check:

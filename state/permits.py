@@ -87,8 +87,8 @@ async def grant_permits(connection: psycopg.AsyncConnection[Any], store: Store, 
 
 
 async def restore_permits(connection: psycopg.AsyncConnection[Any], plans: Plans, most: int) -> int:
-    """Put runs in line again that wait for a permit and whose rows are gone, in the caller's open transaction; answers
-    how many."""
+    """Give runs their rows again that wait for a permit, or have one, and whose rows are gone, in the caller's open
+    transaction; answers how many."""
     async with psycopg.AsyncRawCursor(connection) as cursor:
         await cursor.execute(SQL.text("find_unlisted"), (most,))
         found = await cursor.fetchall()

@@ -64,18 +64,22 @@ UPDATE run_permit p SET granted_at = clock_timestamp() FROM next WHERE p.run_id 
 RETURNING p.run_id;
 
 -- name: find_unlisted
--- Open runs that wait for a permit and are in no line, because somebody took the row away: $1 at most, locked, so that a batch which moves one comes
--- before or behind; and whether the run is about to be told that it has its permit. Nothing is looked at while no workflow has a limit.
+-- Open runs under a limit that neither have a permit nor are in line, because somebody took the row away: $1 at most, locked, so that a batch which moves
+-- one comes before or behind; and whether each has its permit, or is about to be told so. Nothing is looked at while no workflow has a limit.
+WITH limited AS MATERIALIZED (
+  SELECT v.version_id FROM workflow w JOIN workflow_version v ON v.namespace = w.namespace AND v.name = w.name
+  WHERE w.runs_max IS NOT NULL AND v.definition -> 'limit' IS NOT NULL)
 SELECT r.run_id, r.version_id, r.input::text,
-       EXISTS (SELECT FROM inbox i WHERE i.run_id = r.run_id AND i.kind = 'permitted' AND i.applied_at IS NULL)
+       r.control & 128 /* AWAITS_PERMIT */ = 0 OR EXISTS (SELECT FROM inbox i WHERE i.run_id = r.run_id AND i.kind = 'permitted' AND i.applied_at IS NULL)
 FROM run r
 WHERE EXISTS (SELECT FROM workflow WHERE runs_max IS NOT NULL)
-  AND r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention') AND r.control & 128 /* AWAITS_PERMIT */ > 0
+  AND (r.control & 128 /* AWAITS_PERMIT */ > 0 OR r.version_id IN (SELECT version_id FROM limited))
+  AND r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', 'needs_attention')
   AND r.updated_at < now() - interval '1 second' AND NOT EXISTS (SELECT FROM run_permit p WHERE p.run_id = r.run_id)
 LIMIT $1 FOR NO KEY UPDATE OF r SKIP LOCKED;
 
 -- name: restore_permits
--- $1 run ids, $2 workflows, $3 keys, $4 whether they have it.
+-- $1 run ids, $2 workflows, $3 keys, $4 whether they have it: then also above the limit, and nobody else begins until that is kept again.
 INSERT INTO run_permit (run_id, namespace, workflow, key, asked_at, ranked_at, granted_at)
 SELECT r.run_id, r.namespace, given.workflow, given.key, r.updated_at, r.updated_at - make_interval(mins => r.priority),
        CASE WHEN given.granted THEN now() END

@@ -548,6 +548,25 @@ async def test_a_place_in_line_that_somebody_took_away_comes_back(limits: Limits
     assert (limits.permits(), await limits.wrong()) == ((0, 0), [])
 
 
+@pytest.mark.parametrize("over", ["queue", "replace_oldest"])
+async def test_a_permit_that_somebody_took_away_comes_back_and_counts_again(limits: Limits, over: str):
+    await limits.publish(sync(runs=2, over=over))
+    first, second, third = [await limits.starts() for _ in range(3)]
+    await limits.go_on()
+    before = limits.permits()
+    limits.query("UPDATE run SET updated_at = updated_at - interval '1 minute' RETURNING 1")
+    limits.query("DELETE FROM run_permit WHERE granted_at IS NOT NULL RETURNING 1")
+    sweeps = Sweeps(limits.store, limits.plans, None, limits.metrics)  # type: ignore[arg-type]
+    async with await psycopg.AsyncConnection.connect(limits.dsn, autocommit=True) as connection:
+        assert [await sweeps._vanished(connection) for _ in range(2)] == [before[0], 0]
+    assert (limits.permits(), await limits.grant(), await limits.wrong()) == (before, 0, [])
+    for ended in (first, second, third):
+        if limits.status(ended) == "running":
+            await limits.apply(limits.succeeded(ended))
+        await limits.go_on()
+    assert (limits.permits(), await limits.wrong()) == ((0, 0), [])
+
+
 # == the doctor ========================================================================================================
 async def test_the_doctor_finds_a_permit_too_many_one_too_few_and_one_that_nobody_is_told_of(limits: Limits):
     await limits.publish(sync())

@@ -132,10 +132,13 @@ def find_unlisted(t: Transaction, most: int) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     told = {row["run_id"] for _, row in t.rows("inbox") if row["kind"] == "permitted" and row["applied_at"] is None}
     for key, run in t.rows("run"):
-        is_settled = run["status"] in OPEN_RUN and run["control"] & AWAITS_PERMIT and t.is_free("run", key)
+        version = t.get("workflow_version", run["version_id"]) or {}
+        is_limited = "limit" in json.loads(version["definition"])
+        is_settled = run["status"] in OPEN_RUN and is_limited and t.is_free("run", key)
         if is_settled and t.get("run_permit", *key) is None and len(found) < most:
             t.lock("run", key)
-            found.append((UUID(bytes=key[0]), run["version_id"], run["input"], key[0] in told))
+            has_it = not run["control"] & AWAITS_PERMIT or key[0] in told
+            found.append((UUID(bytes=key[0]), run["version_id"], run["input"], has_it))
     return found
 
 
