@@ -26,7 +26,7 @@ from state.counters import add_counters
 from state.outbox import Record, emit
 from state.permits import restore_permits
 from state.plans import Plans
-from state.pools import grant_slots, has_waiters, say_granted
+from state.pools import grant_slots, has_waiters, restore_slots, restore_waiters, say_granted
 from state.posted_signals import OFFERS_MAX, offer_signals
 from state.sql import load
 from state.store import Key, Store
@@ -234,12 +234,12 @@ class Sweeps:
             for statement in ("restore_deadlines", "restore_run_deadlines"):
                 timers += await (await _run(connection, statement, (FOUND_MAX,))).fetchall()
             parked = await (await _run(connection, "restore_parked_tasks", (FOUND_MAX,))).fetchall()
-            waiters = await (await _run(connection, "restore_pool_waiters", (FOUND_MAX,))).fetchall()
-            slots = await (await _run(connection, "restore_pool_slots", (FOUND_MAX,))).fetchall()
+            waiters = await restore_waiters(connection, self._store, self._plans, FOUND_MAX)
+            slots = await restore_slots(connection, self._store, self._plans, FOUND_MAX)
             permits = await restore_permits(connection, self._plans, FOUND_MAX)
         self._timer.set()
-        found = {"timers": len(timers), "parked_tasks": len(parked), "waiters": len(waiters), "slots": len(slots)}
-        found["permits"] = permits
+        found = {"timers": len(timers), "parked_tasks": len(parked)}
+        found |= {"waiters": waiters, "slots": slots, "permits": permits}
         if any(found.values()):
             log.warning("rows were missing and are there again", **found)
         return sum(found.values())

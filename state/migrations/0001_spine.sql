@@ -395,6 +395,11 @@ CREATE TABLE pool_turn (
   CONSTRAINT pool_turn_key PRIMARY KEY (namespace, pool, fairness_key)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
+-- Hand-outs that the rate of a pool allows now; null: it has none. By the database's clock.
+CREATE FUNCTION allowance_of(p pool) RETURNS double precision LANGUAGE sql STABLE AS $$
+  SELECT least(p.rate_count, p.allowance + p.rate_count / p.rate_seconds * greatest(0, extract(epoch FROM now() - p.allowed_at)::float8))
+$$;
+
 -- The keys that somebody waits for in a pool, in the order of their turns: who holds fewest slots is next, then whose turn was longest ago. One probe of
 -- an index for each key, however many wait for it. Where only one waits its slots are not counted. `is_known`: its turn stands in `pool_turn`; one that
 -- a clock which was stepped back has put ahead is forgotten.

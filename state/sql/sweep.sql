@@ -62,32 +62,6 @@ LIMIT $1 FOR NO KEY UPDATE OF t SKIP LOCKED
 ON CONFLICT (run_id, task) DO NOTHING
 RETURNING run_id, task;
 
--- name: restore_pool_waiters
--- The same for a task that waits for a slot; one that was granted is told so again. $1 at most. The fairness key was in the row that is gone: without
--- its slot, it counts with those that have none.
-INSERT INTO pool_waiter (run_id, task, token, namespace, pool, fairness_key, began_at, ranked_at, granted_at, said_at)
-SELECT t.run_id, t.task, t.token, r.namespace, t.pool, coalesce(s.fairness_key, ''), t.changed_at, t.changed_at - make_interval(mins => r.priority), s.granted_at, s.granted_at
-FROM run r JOIN task t ON t.run_id = r.run_id AND t.status = 'waiting' AND t.pool IS NOT NULL
-LEFT JOIN pool_slot s ON s.run_id = t.run_id AND s.task = t.task AND s.token = t.token
-WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating') AND t.changed_at < now() - interval '1 second'
-  AND NOT EXISTS (SELECT FROM pool_waiter w WHERE w.run_id = t.run_id AND w.task = t.task)
-LIMIT $1 FOR NO KEY UPDATE OF t SKIP LOCKED
-ON CONFLICT (run_id, task) DO NOTHING
-RETURNING run_id, task;
-
--- name: restore_pool_slots
--- What works, or was granted one, has its slot, also above the limit: until that is kept again, nothing is granted. $1 at most.
-INSERT INTO pool_slot (run_id, task, token, namespace, pool, fairness_key)
-SELECT t.run_id, t.task, t.token, r.namespace, t.pool, coalesce(w.fairness_key, '')
-FROM run r JOIN task t ON t.run_id = r.run_id AND t.pool IS NOT NULL
-LEFT JOIN pool_waiter w ON w.run_id = t.run_id AND w.task = t.task AND w.token = t.token AND w.granted_at IS NOT NULL
-WHERE r.status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating') AND t.changed_at < now() - interval '1 second'
-  AND (t.status <> 'waiting' OR w.run_id IS NOT NULL)
-  AND NOT EXISTS (SELECT FROM pool_slot s WHERE s.run_id = t.run_id AND s.task = t.task)
-LIMIT $1 FOR NO KEY UPDATE OF t SKIP LOCKED
-ON CONFLICT (run_id, task) DO NOTHING
-RETURNING run_id, task;
-
 -- name: expire_sessions
 -- Sessions whose lease had run out when the session agent's watermark passed it. Their end is final. When the clock was stepped back: a
 -- mark ahead of it says nothing, and a session that was last renewed in what is the future now has not been renewed since.

@@ -8,6 +8,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -43,6 +44,21 @@ FAIR: dict[str, Any] = {
 }
 
 
+KEYED: dict[str, Any] = {
+    "name": "keyed",
+    "tasks": {
+        "look": {"run": "t.look"},
+        "load": {
+            "run": "t.load", "needs": "look",
+            "pool": {"name": "db", "fairness_key": "${{ input.who }}/${{ tasks.look.output.of }}"},
+        },
+        "each": {
+            "run": "t.load", "needs": "look", "map": ["x", "y"],
+            "pool": {"name": "db", "fairness_key": "${{ input.who }}-${{ item }}${{ index }}"},
+        },
+        "plain": {"run": "t.load", "needs": "look", "pool": "db"},
+    },
+}  # fmt: skip
 DELETES = {
     "pool_waiter": "DELETE FROM pool_waiter RETURNING 1",
     "pool_slot": "DELETE FROM pool_slot RETURNING 1",
@@ -354,6 +370,28 @@ async def test_rows_that_somebody_took_away_come_back(pools: Pools, table: str, 
     assert (pools.held(), pools.waiting(), await pools.wrong()) == (0, 0, [])
 
 
+@pytest.mark.parametrize("tables", [["pool_waiter"], ["pool_slot"], ["pool_waiter", "pool_slot"]])
+@pytest.mark.parametrize("stage", ["waiting", "granted", "admitted"])
+async def test_a_row_that_comes_back_has_its_fairness_key_again(pools: Pools, tables: list[str], stage: str):
+    """Also where the other row, which knows it, is gone, too: from the input and the outputs of the run."""
+    await pools.set(5)
+    run_id = await pools.start(KEYED, {"who": "acme"})
+    await pools.apply(pools.succeeded(run_id, output=b'{"of":"north"}'))
+    keys = {1: "acme/north", 30_000: "acme-x0", 30_001: "acme-y1", 3: ""}
+    in_line, held = "SELECT task, fairness_key FROM pool_waiter", "SELECT task, fairness_key FROM pool_slot"
+    assert dict(pools.query(in_line)) == keys
+    granted = await pools.grant() if stage != "waiting" else []
+    if stage == "admitted":
+        await pools.apply(*(pools.admitted(str(each), task, token) for each, task, token in granted))
+    pools.query("UPDATE task SET changed_at = changed_at - interval '1 minute' RETURNING 1")
+    for table in tables:
+        pools.query(DELETES[table])
+    await restore(pools)
+    assert dict(pools.query(in_line)) == ({} if stage == "admitted" else keys)
+    # Where both are gone before anybody was told, nothing says any more that it had a slot.
+    assert dict(pools.query(held)) == (keys if stage == "admitted" or (stage == "granted" and len(tables) == 1) else {})
+
+
 async def restore(pools: Pools) -> None:
     """What the sweep does."""
 
@@ -573,6 +611,130 @@ async def test_grants_of_many_are_those_of_one_after_another(pools: Pools, seed:
                 "DELETE FROM pool_slot WHERE run_id = (SELECT run_id FROM pool_slot WHERE fairness_key = %s"
                 " LIMIT 1) RETURNING 1", key,
             )  # fmt: skip
+
+
+def whom_next(
+    waiters: list[tuple[str, datetime, UUID, datetime]], held: Counter[str], turns: dict[str, datetime],
+    locked: set[UUID], slots: int, now: datetime,
+) -> tuple[list[UUID], dict[str, datetime]]:  # fmt: skip
+    """One slot after another: to the key that holds fewest, then to the one whose turn was longest ago; within it, by
+    rank. waiters: key, rank, run, began. Answers who has one, and the turns that are remembered."""
+    lines: dict[str, list[tuple[datetime, UUID, datetime]]] = {}
+    for key, ranked_at, run_id, began_at in sorted(waiters):
+        lines.setdefault(key, []).append((ranked_at, run_id, began_at))
+    soon = now + timedelta(seconds=10)
+    known = {key: at for key, at in turns.items() if key in lines and at <= soon}
+    since = {key: known.get(key, min(line[0][2], now)) for key, line in lines.items()}
+    order = {key: (0, since[key], line[0][0], key) for key, line in lines.items()}
+    free = {key: [run_id for _, run_id, _ in line if run_id not in locked] for key, line in lines.items()}
+    granted: list[UUID] = []
+    held = held.copy()
+    while len(granted) < slots and any(free.values()):
+        key = min((key for key in free if free[key]), key=lambda key: (held[key], order[key]))
+        granted.append(free[key].pop(0))
+        held[key] += 1
+        since[key] = now + len(granted) * timedelta(microseconds=1)
+        order[key] = (len(granted), since[key], now, key)
+    if set(lines) == {""}:  # alone it is no turn's business
+        since = {key: at for key, at in turns.items() if not key}
+    return granted, since
+
+
+def write_line(
+    connection: "psycopg.Connection[Any]", draw: random.Random, at: datetime
+) -> tuple[list[tuple[str, datetime, UUID, datetime]], Counter[str], dict[str, datetime]]:
+    """A queue as it may be: keys or none, ranks that are equal or far apart, slots that are held, turns that are
+    remembered, forgotten, or ahead of the clock."""
+    keys = [""] if draw.random() < 0.2 else draw.sample(["", "a", "b", "c", "d", "e"], draw.randint(1, 6))
+    weights = [draw.choice([1, 1, 8]) for _ in keys]
+    waiters = []
+    for key in draw.choices(keys, weights, k=draw.randint(0, 30)):
+        began_at = at - timedelta(seconds=draw.randint(0, 40) * draw.choice([1, 1, 60]))
+        ranked_at = began_at - draw.choice([0, 0, 0, 1, 5, -3]) * timedelta(minutes=1)
+        waiters.append((key, ranked_at, UUID(int=draw.getrandbits(128)), began_at))
+    held = Counter(draw.choices(keys, k=draw.randint(0, 8)))
+    moments = [-300, -60, -60, -1, 5, 3600]
+    turns = {
+        key: at + timedelta(seconds=draw.choice(moments), microseconds=number)
+        for number, key in enumerate([*keys, "gone"])
+        if draw.random() < 0.6
+    }
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE pool_waiter, pool_slot, pool_turn")
+        cursor.executemany(
+            "INSERT INTO pool_waiter (run_id, task, token, pool, fairness_key, began_at, ranked_at)"
+            " VALUES (%s, 0, 1, 'db', %s, %s, %s)",
+            [(run_id, key, began_at, ranked_at) for key, ranked_at, run_id, began_at in waiters],
+        )
+        cursor.executemany(
+            "INSERT INTO pool_slot (run_id, task, token, pool, fairness_key)"
+            " VALUES (gen_random_uuid(), 0, 1, 'db', %s)",
+            [(key,) for key in held.elements()],
+        )
+        cursor.executemany(
+            "INSERT INTO pool_turn (namespace, pool, fairness_key, turned_at) VALUES ('default', 'db', %s, %s)",
+            list(turns.items()),
+        )
+    return waiters, held, turns
+
+
+async def test_three_hundred_random_queues_are_granted_as_one_slot_after_another(pools: Pools):
+    draw = random.Random(35)
+    await pools.set(1)
+    granting = await psycopg.AsyncConnection.connect(pools.dsn)
+    with psycopg.connect(pools.dsn, autocommit=True) as writing, psycopg.connect(pools.dsn) as moving:
+        for case in range(300):
+            now = (await (await granting.execute("SELECT now()")).fetchall())[0][0]
+            await granting.rollback()
+            waiters, held, turns = write_line(writing, draw, now)
+            free, most = draw.randint(0, 12), draw.choice([1, 3, 100])
+            writing.execute("UPDATE pool SET slots_max = %s", (sum(held.values()) + free,))
+            locked = {run_id for _, _, run_id, _ in waiters if draw.random() < draw.choice([0, 0, 0.4])}
+            moving.execute("SELECT FROM pool_waiter WHERE run_id = ANY(%s) FOR UPDATE", (list(locked),))
+            now = (await (await granting.execute("SELECT now()")).fetchall())[0][0]
+            granted = [run_id for run_id, _, _ in await grant_slots(granting, most)]
+            await granting.commit()
+            moving.rollback()
+            expected, remembered = whom_next(waiters, held, turns, locked, min(free, most), now)
+            assert granted == expected, case
+            if free and waiters:
+                found = writing.execute("SELECT fairness_key, turned_at FROM pool_turn").fetchall()
+                assert dict(found) == remembered, case
+            slots = writing.execute("SELECT fairness_key FROM pool_slot").fetchall()
+            by_run = {run_id: key for key, _, run_id, _ in waiters}
+            assert Counter(key for (key,) in slots) == held + Counter(by_run[run_id] for run_id in expected), case
+    await granting.close()
+
+
+def analyze(pools: Pools) -> None:
+    with psycopg.connect(pools.dsn, autocommit=True) as connection:
+        connection.execute("ANALYZE pool, pool_waiter, pool_slot, pool_turn")
+
+
+ROWS_READ = """
+SELECT sum(pg_stat_get_xact_tuples_returned(c.oid)) FROM pg_class c LEFT JOIN pg_index i ON i.indexrelid = c.oid
+WHERE coalesce(i.indrelid, c.oid) IN ('pool'::regclass, 'pool_waiter'::regclass, 'pool_slot'::regclass, 'pool_turn'::regclass)
+"""  # noqa: E501
+"""Rows of tables and entries of indexes that a transaction has read so far, as the server counts them."""
+
+
+@pytest.mark.parametrize("keys", [[""], ["a", "b", "c"]], ids=["no key", "three keys"])
+@pytest.mark.parametrize(("free", "most"), [(2, 100), (60, 5_000), (5_000, 40)])
+async def test_a_grant_reads_no_more_rows_the_more_tasks_wait(pools: Pools, keys: list[str], free: int, most: int):
+    """Whatever the planner knows: the statistics are those of an empty queue, then those of this one."""
+    await pools.set(free)
+    analyze(pools)
+    for key in keys:
+        fill_line(pools, 10_000 // len(keys), key)
+    for knows in (False, True):
+        if knows:
+            analyze(pools)
+        async with await psycopg.AsyncConnection.connect(pools.dsn) as connection:
+            granted = await grant_slots(connection, most)
+            ((read,),) = await (await connection.execute(ROWS_READ)).fetchall()
+        assert len(granted) == min(free, most)
+        assert read < 40 + 10 * (len(granted) + len(keys)), knows
+        end_all(pools)
 
 
 async def test_a_pool_without_keys_remembers_no_turns(pools: Pools):

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.machine.place import ITEMS_MAX, compensation_of, is_compensation, is_item, task_of
+from headrace.machine.place import ITEMS_MAX, compensation_of, is_compensation, is_item, item_of, task_of
 from headrace.messages import Lost, decode_event
 from headrace.messages import effect_key as name_effect
 from tests.control_bits import (
@@ -63,7 +63,10 @@ class Checker:
                     self._see_run(key, before, after, transaction)
                 case "task":
                     self._see_task(key, before, after, transaction)
+                case "pool_waiter":
+                    self._see_line(key, after, transaction)
                 case "pool_slot":
+                    self._see_line(key, after, transaction)
                     self._see_slot(key, after, transaction)
                 case "pool":
                     self._see_pool(key, before, after)
@@ -175,6 +178,18 @@ class Checker:
             self.say(f"I15 {held} slots of {pool['slots_max']} of {after['pool']} are held")
         if pool["rate_count"] is not None:
             self._see_rate(pool, after["granted_at"])
+
+    def _see_line(self, key: Any, after: Row | None, transaction: Transaction) -> None:
+        """The keys of the workflows here are worked out from nothing but the place, so a row that came back has it."""
+        run = self._after(transaction, "run", key[:1])
+        if after is None or run is None:
+            return
+        plan, item = self._scene.versions[run["version_id"]], item_of(key[1])
+        of = plan.at(key[1]).render_fairness_key(
+            b"null", lambda _: None, [msgspec.Raw(b"null")] * ((item or 0) + 1), item
+        )
+        if after["fairness_key"] != of:
+            self.say(f"I15 task {_name(key)} of key {of!r} stands in line with {after['fairness_key']!r}")
 
     def _see_rate(self, pool: Row, at: int) -> None:
         granted, count, seconds = self._granted[pool["name"]], pool["rate_count"], pool["rate_seconds"]

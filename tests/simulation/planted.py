@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 import state.children
+import state.pools
 import streams.run_agent
 from headrace.attempt import Attempt
 from headrace.errors import UnavailableError
@@ -159,6 +160,10 @@ def _child_of_a_paused_workflow_begins() -> None:
     put(state.children, find_pauses=find)
 
 
+def _key_lost_with_its_row() -> None:
+    put(state.pools, _key_again=lambda run, task: "")
+
+
 PLANTED: Final[dict[str, Callable[[], None]]] = {
     "B01-lost-without-token": _lost_without_token,
     "B08-failure-without-ownership": _failure_without_ownership,
@@ -177,4 +182,5 @@ PLANTED: Final[dict[str, Callable[[], None]]] = {
     "undone-in-any-order": _undone_in_any_order,
     "bulk-item-acted-twice": _bulk_item_acted_twice,
     "child-of-a-paused-workflow-begins": _child_of_a_paused_workflow_begins,
+    "key-lost-with-its-row": _key_lost_with_its_row,
 }

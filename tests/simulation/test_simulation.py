@@ -35,10 +35,12 @@ PLANTED: Final = (
     "bulk-item-acted-twice",
     "child-of-a-paused-workflow-begins",
     "start-counts-without-its-lock",
+    "key-lost-with-its-row",
 )
 OF_WORKFLOWS = {
     "no-fence-at-the-effect": "exclusive,manual,reconcile",
     "start-counts-without-its-lock": "dropped,limited,replaced",
+    "key-lost-with-its-row": "narrow",
 }
 """Where a bug shows in a few of them only: among all the others one seed in hundreds would meet it."""
 

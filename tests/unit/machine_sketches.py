@@ -80,6 +80,21 @@ MAPS: Final = [
     MapPlan(compile_template("${{ input.n }}"), 1, "finish"),  # which is no list
 ]
 ITEM: Final = compile_template("${{ item.n }}", OF_AN_ITEM)
+POOLS: Final = {
+    name: [
+        PoolPlan("pool"),
+        PoolPlan("pool", compile_template("some")),
+        PoolPlan("pool", compile_template("${{ input.n }}")),
+        *([PoolPlan("pool", compile_template(f"k${{{{ tasks.{name}.output.n }}}}"))] if name else []),
+    ]
+    for name in ("", *NAMES)
+}
+"""By what it may depend on; the last ones cannot be rendered of every input, or when the output is null."""
+ITEM_POOLS: Final = [
+    PoolPlan("pool"),
+    PoolPlan("pool", compile_template("k${{ index }}", OF_AN_ITEM)),
+    PoolPlan("pool", compile_template("${{ item.n }}", OF_AN_ITEM)),
+]
 UNDO: Final = compile_template({"n": "${{ task.output.n }}"}, OF_A_COMPENSATION)
 """Neither can be rendered of what is no object."""
 OUTPUT: Final = compile_template({"first": f"${{{{ tasks.{NAMES[0]}.output.n }}}}"})
@@ -103,7 +118,8 @@ class Sketch(NamedTuple):
     join: Join
     wait: WaitPlan | SignalPlan | ChildPlan | None
     """Instead of all that concerns a body."""
-    has_pool: bool
+    pool: int
+    """0: none; 1: one without a fairness key."""
     limits: dict[str, Any]
     map: MapPlan | None
     undo: int
@@ -123,7 +139,7 @@ SKETCHES: Final = st.builds(
     st.booleans(),
     st.sampled_from(JOINS),
     st.sampled_from(WAITS),
-    st.sampled_from([False, False, True]),
+    st.sampled_from([0, 0, 0, 0, 0, 1, 2, 3, 4]),
     st.sampled_from(LIMITS),
     st.sampled_from(MAPS),
     st.sampled_from([0, 0, 0, 1, 1, 2]),
@@ -171,9 +187,14 @@ def _task_of(index: int, sketch: Sketch) -> TaskPlan:
         wait=wait if isinstance(wait, WaitPlan) else None,
         signal=wait if isinstance(wait, SignalPlan) else None,
         child=wait if isinstance(wait, ChildPlan) else None,
-        pool=PoolPlan("pool") if runs and sketch.has_pool else None,
+        pool=_pool_of(sketch, source) if runs and sketch.pool else None,
         **more,
     )
+
+
+def _pool_of(sketch: Sketch, source: str) -> PoolPlan:
+    pools = POOLS[source] if sketch.map is None else ITEM_POOLS
+    return pools[(sketch.pool - 1) % len(pools)]
 
 
 def _of_a_body(index: int, sketch: Sketch) -> dict[str, Any]:

@@ -204,6 +204,10 @@ class Store:
                 case AwaitSlot():
                     assert not is_held(run, transition, action.task), "what is paused waits for a slot"
                     assert action.task not in self.in_line | self.slots
+                    pool = plan.at(action.task).pool
+                    assert pool is not None
+                    assert action.pool == pool.name
+                    assert bool(action.fairness_key) is (pool.fairness_key is not None), "it stands in the wrong line"
                     self.in_line[action.task] = action.token
                 case TakeSlot():
                     self.slots[action.task] = self.in_line.pop(action.task)

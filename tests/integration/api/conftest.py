@@ -37,7 +37,7 @@ from headrace.machine import (
 from headrace.machine.status import AWAITS_PERMIT, PAUSED
 from headrace.messages import Admitted, Error, Failed, Started, Succeeded
 from state.plans import Plans
-from state.sql import load
+from state.pools import grant_slots
 from state.store import Rows, Store, StoredRun, execute_sync
 from streams.database import Database
 from streams.permits import Permits
@@ -90,13 +90,10 @@ class Engine:
         error = Error("ERROR", "it broke", retryable=retryable)
         assert self.apply(run_id, Failed(index, token, "", error, worker="host/1", started=1, finished=2))
 
-    def admit(self) -> None:
+    async def admit(self) -> None:
         """Grant what is free in every pool, and tell the runs."""
-        pools = load("pool")
-        with psycopg.RawCursor(self.connection) as cursor, self.connection.transaction():
-            free = cursor.execute(pools.text("lock_pools")).fetchall()
-            given = ([row[0] for row in free], [row[1] for row in free], 100)
-            granted = cursor.execute(pools.text("grant_slots"), given).fetchall()
+        async with await psycopg.AsyncConnection.connect(self.store.settings.postgres) as connection:
+            granted = await grant_slots(connection, 100)
         for run_id, task, token in granted:
             assert self.apply(str(run_id), Admitted(task, token, ""))
 

@@ -49,7 +49,7 @@ async def test_the_queue_goes_by_priority_and_explain_says_the_place_and_the_hol
     assert [(item["run_id"], item["task"], item["priority"]) for item in waiters] == list(
         zip(order, ["load"] * 4, [7, 3, 0, 0], strict=True)
     )
-    engine.admit()
+    await engine.admit()
     pool = await api.read("/pools/db")
     assert ([item["run_id"] for item in pool["holders"]], pool["held"], pool["waiting"]) == ([order[0]], 1, 3)
     cause = (await api.read(f"/tasks/{run_ids[1]}.load/explain"))["causes"][0]

@@ -1,12 +1,12 @@
 """What the statements of pools do, on the model."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 from tests.simulation.postgres import Row, Transaction
-from tests.simulation.statements.registry import claimable, given, model, unique
-from tests.simulation.statements.restore import restore
+from tests.simulation.statements.registry import OPEN_RUN, claimable, given, model, unique
 
 
 @model
@@ -61,43 +61,52 @@ def await_slots(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
     return []
 
 
-@model
-def restore_pool_waiters(t: Transaction, most: int) -> list[tuple[Any, ...]]:
-    def lost(task: Row) -> Row | None:
-        if task["status"] != "waiting" or task["pool"] is None:
-            return None
-        row = {"token": task["token"], "pool": task["pool"], "began_at": task["changed_at"], "granted_at": None}
-        return {**row, "ranked_at": task["changed_at"], "said_at": None, "fairness_key": ""}
-
-    restored = list(restore(t, "pool_waiter", most, lost))
-    for key, _ in restored:
-        if (slot := t.get("pool_slot", *key)) is not None:
-            told = {
-                "granted_at": slot["granted_at"],
-                "said_at": slot["granted_at"],
-                "fairness_key": slot["fairness_key"],
-            }
-            t.put("pool_waiter", key, {**(t.get("pool_waiter", *key) or {}), **told})
-    return [(UUID(bytes=key[0]), key[1]) for key, _ in restored]
+def _lost(t: Transaction, table: str, other: str, most: int, wants: Callable[[Any, Row, Row | None], bool]) -> Any:
+    """Settled tasks of pools in open runs without their row in a table; with the key that the other table says."""
+    found: list[tuple[Any, ...]] = []
+    for key, task in t.rows("task"):
+        run, row = t.get("run", key[0]), t.get(other, *key)
+        says = row if row is not None and row["token"] == task["token"] and row["granted_at"] is not None else None
+        is_open = run is not None and run["status"] in OPEN_RUN and task["changed_at"] < t.now - 1_000_000
+        if run is None or not is_open or task["pool"] is None or t.get(table, *key) is not None or len(found) == most:
+            continue
+        if wants(key, task, says) and t.is_free("task", key):
+            t.lock("task", key)
+            found.append((UUID(bytes=key[0]), key[1], run["version_id"], says and says["fairness_key"]))
+    return found
 
 
 @model
-def restore_pool_slots(t: Transaction, most: int) -> list[tuple[Any, ...]]:
-    granted = {key: row["token"] for key, row in t.rows("pool_waiter") if row["granted_at"] is not None}
-    fairness_keys = {key: row["fairness_key"] for key, row in t.rows("pool_waiter") if key in granted}
+def find_lost_waiters(t: Transaction, most: int) -> list[tuple[Any, ...]]:
+    return _lost(t, "pool_waiter", "pool_slot", most, lambda _, task, __: task["status"] == "waiting")
 
-    def lost(task: Row) -> Row | None:
-        if task["pool"] is None:
-            return None
-        return {"token": task["token"], "pool": task["pool"], "granted_at": t.now, "fairness_key": ""}
 
-    keys = {key for key, task in t.rows("task") if task["status"] != "waiting" or granted.get(key) == task["token"]}
-    restored = [key for key, _ in restore(t, "pool_slot", most, lost, keys)]
-    for key in restored:
-        slot = t.get("pool_slot", *key) or {}
-        known = granted.get(key) == slot["token"]
-        t.put("pool_slot", key, {**slot, "fairness_key": fairness_keys[key] if known else ""})
-    return [(UUID(bytes=key[0]), key[1]) for key in restored]
+@model
+def find_lost_slots(t: Transaction, most: int) -> list[tuple[Any, ...]]:
+    return _lost(t, "pool_slot", "pool_waiter", most, lambda _, task, says: task["status"] != "waiting" or bool(says))
+
+
+@model
+def restore_pool_waiters(
+    t: Transaction, run_ids: list[UUID], tasks: list[int], keys: list[str]
+) -> list[tuple[Any, ...]]:
+    for run_id, task, fairness_key in zip(run_ids, tasks, keys, strict=True):
+        key = (run_id.bytes, task)
+        of, run, slot = t.get("task", *key) or {}, t.get("run", run_id.bytes) or {}, t.get("pool_slot", *key)
+        at = slot["granted_at"] if slot is not None and slot["token"] == of["token"] else None
+        row = {"token": of["token"], "pool": of["pool"], "began_at": of["changed_at"], "granted_at": at, "said_at": at}
+        ranked_at = of["changed_at"] - run["priority"] * 60_000_000
+        t.put("pool_waiter", key, {**row, "ranked_at": ranked_at, "fairness_key": fairness_key})
+    return []
+
+
+@model
+def restore_pool_slots(t: Transaction, run_ids: list[UUID], tasks: list[int], keys: list[str]) -> list[tuple[Any, ...]]:
+    for run_id, task, fairness_key in zip(run_ids, tasks, keys, strict=True):
+        of = t.get("task", run_id.bytes, task) or {}
+        row = {"token": of["token"], "pool": of["pool"], "granted_at": t.now, "fairness_key": fairness_key}
+        t.put("pool_slot", (run_id.bytes, task), row)
+    return []
 
 
 def _slots_left(t: Transaction, pool: Row) -> int:
@@ -116,17 +125,14 @@ def _allowance(t: Transaction, pool: Row) -> float:
     return float(min(pool["rate_count"], pool["allowance"] + more))
 
 
-def _pay(t: Transaction, key: Any, granted: int) -> None:
-    pool = t.get("pool", *key) or {}
-    allowance, is_ahead = _allowance(t, pool), pool["allowed_at"] > t.now + 10_000_000
-    if pool["rate_count"] is not None and (allowance >= 1 or is_ahead):
-        allowed_at = t.now if is_ahead else max(pool["allowed_at"], t.now)
-        t.put("pool", key, {**pool, "allowance": allowance - granted, "allowed_at": allowed_at})
-
-
 @model
 def has_waiters(t: Transaction) -> list[tuple[Any, ...]]:
     return [(any(True for _ in t.rows("pool_waiter")),)]
+
+
+@model
+def pin_plans(t: Transaction) -> list[tuple[Any, ...]]:
+    return []
 
 
 @model
@@ -135,58 +141,85 @@ def lock_pools(t: Transaction) -> list[tuple[Any, ...]]:
     found = sorted(key for key, pool in t.rows("pool") if pool["name"] in wanted and _slots_left(t, pool) > 0)
     for key in found:
         t.lock("pool", key)
-    return found
-
-
-def _choose(t: Transaction, place: Any, most: int) -> list[Any]:
-    """Whom the next slots are granted to, one after another, and the turns of the keys as they are then."""
-    waiting = sorted(
-        (row["fairness_key"], row["ranked_at"], key, row["began_at"])
-        for key, row in t.rows("pool_waiter")
-        if row["pool"] == place[1] and row["granted_at"] is None
-    )
-    queues: dict[str, list[Any]] = {}
-    turns: dict[str, tuple[int, int, int]] = {}
-    for name, ranked_at, key, began_at in waiting:
-        if name not in queues:
-            known = t.get("pool_turn", *place, name)
-            is_known = known is not None and known["turned_at"] <= t.now + 10_000_000
-            turns[name] = (known["turned_at"] if is_known and known else min(began_at, t.now), ranked_at, 0)
-            if (name or len({one[0] for one in waiting}) > 1) and not is_known:
-                t.put("pool_turn", (*place, name), {"turned_at": turns[name][0]})
-        queues.setdefault(name, []).append(key)
-    for stale in [key for key, _ in t.rows("pool_turn") if key[:2] == place and key[2] not in queues]:
-        t.put("pool_turn", stale, None)
-    is_shared = len(queues) > 1 or "" not in queues
-    held = Counter(row["fairness_key"] for _, row in t.rows("pool_slot") if row["pool"] == place[1])
-    first = sorted(queues, key=lambda name: (held[name], turns[name], name))[:most]
-    free = {name: [key for key in queues[name] if t.is_free("pool_waiter", key)] for name in first}
-    chosen: list[Any] = []
-    while len(chosen) < most and any(free.values()):
-        name = min((name for name in free if free[name]), key=lambda name: (held[name], turns[name], name))
-        chosen.append(free[name].pop(0))
-        held[name] += 1
-        turns[name] = (t.now + 1, 0, len(chosen))
-        if is_shared:
-            t.put("pool_turn", (*place, name), {"turned_at": t.now + len(chosen)})
-    return chosen
+    return [(*key, (t.get("pool", *key) or {})["rate_count"] is not None) for key in found]
 
 
 @model
-def grant_slots(t: Transaction, namespaces: list[str], names: list[str], most: int) -> list[tuple[Any, ...]]:
-    granted = []
+def read_keys(t: Transaction, namespaces: list[str], names: list[str], most: int) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = []
     for place in zip(namespaces, names, strict=True):
         pool = t.get("pool", *place) or {}
-        left = int(min(most, _slots_left(t, pool), _allowance(t, pool)))
-        chosen = _choose(t, place, left) if left > 0 else []
-        for key in chosen:
-            row = t.get("pool_waiter", *key) or {}
-            t.put("pool_waiter", key, {**row, "granted_at": t.now, "said_at": t.now})
-            slot = {"token": row["token"], "pool": row["pool"], "granted_at": t.now}
-            t.put("pool_slot", key, {**slot, "fairness_key": row["fairness_key"]})
-            granted.append((UUID(bytes=key[0]), key[1], row["token"]))
-        _pay(t, place, len(chosen))
-    return granted
+        slots = int(min(most, _slots_left(t, pool), _allowance(t, pool)))
+        if slots > 0:
+            found += [(slots, *place, *line) for line in _keys(t, place)]
+    return found
+
+
+def _keys(t: Transaction, place: Any) -> list[tuple[Any, ...]]:
+    """The keys that are waited for in the order of their turns: key, held, turned_at, is_known, is_shared."""
+    heads: dict[str, Row] = {}
+    for key, row in t.rows("pool_waiter"):
+        if row["pool"] == place[1] and row["granted_at"] is None:
+            head = heads.get(row["fairness_key"])
+            if head is None or (row["ranked_at"], key) < (head["ranked_at"], head["key"]):
+                heads[row["fairness_key"]] = {**row, "key": key}
+    for stale in [key for key, _ in t.rows("pool_turn") if key[:2] == place and key[2] not in heads]:
+        t.put("pool_turn", stale, None)
+    held = Counter(row["fairness_key"] for _, row in t.rows("pool_slot") if row["pool"] == place[1])
+    lines = []
+    for name, head in heads.items():
+        known = t.get("pool_turn", *place, name)
+        is_known = known is not None and known["turned_at"] <= t.now + 10_000_000
+        turned_at = known["turned_at"] if known is not None and is_known else min(head["began_at"], t.now)
+        is_shared = bool(name) or len(heads) > 1
+        lines.append((held[name], turned_at, head["ranked_at"], name, is_known, is_shared))
+    return [(name, count, at, is_known, is_shared) for count, at, _, name, is_known, is_shared in sorted(lines)]
+
+
+@model
+def claim_waiters(t: Transaction, *columns: list[Any]) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = []
+    for number, (_, pool, name, most, *behind) in enumerate(zip(*columns, strict=True), 1):
+        line = sorted(
+            (row["ranked_at"], UUID(bytes=key[0]), key[1], row["token"])
+            for key, row in t.rows("pool_waiter")
+            if row["pool"] == pool and row["fairness_key"] == name and row["granted_at"] is None
+        )
+        taken = 0
+        for ranked_at, run_id, task, token in line:
+            is_behind = behind[0] is None or (ranked_at, run_id, task) > tuple(behind)
+            if taken < most and is_behind and t.is_free("pool_waiter", (run_id.bytes, task)):
+                t.lock("pool_waiter", (run_id.bytes, task))
+                taken += 1
+                found.append((number, run_id, task, token, ranked_at))
+    return found
+
+
+@model
+def give_slots(t: Transaction, *columns: list[Any]) -> list[tuple[Any, ...]]:
+    for run_id, task, token, _, pool, name in zip(*columns, strict=True):
+        key = (run_id.bytes, task)
+        t.put("pool_waiter", key, {**(t.get("pool_waiter", *key) or {}), "granted_at": t.now, "said_at": t.now})
+        t.put("pool_slot", key, {"token": token, "pool": pool, "granted_at": t.now, "fairness_key": name})
+    return []
+
+
+@model
+def note_turns(t: Transaction, *columns: list[Any]) -> list[tuple[Any, ...]]:
+    for *key, turn, turned_at in zip(*columns, strict=True):
+        t.put("pool_turn", tuple(key), {"turned_at": turned_at if turn is None else t.now + turn})
+    return []
+
+
+@model
+def pay_rates(t: Transaction, *columns: list[Any]) -> list[tuple[Any, ...]]:
+    for *key, granted in zip(*columns, strict=True):
+        pool = t.get("pool", *key) or {}
+        is_ahead = pool["allowed_at"] > t.now + 10_000_000
+        if pool["rate_count"] is not None and (granted or is_ahead):
+            allowed_at = t.now if is_ahead else max(pool["allowed_at"], t.now)
+            t.put("pool", tuple(key), {**pool, "allowance": _allowance(t, pool) - granted, "allowed_at": allowed_at})
+    return []
 
 
 @model
