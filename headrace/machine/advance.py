@@ -24,7 +24,16 @@ from headrace.machine.close import close_decision, finish_run
 from headrace.machine.compensation import forget_undo, keep_undo, wait_for_it_again
 from headrace.machine.deadline import end_by_deadline, renew_deadline
 from headrace.machine.draft import bury, clear_timer, put, skip, withhold
-from headrace.machine.effect import doubt_effect, is_in_doubt, look_up, look_up_again, lookup_failed, park, take_as_done
+from headrace.machine.effect import (
+    doubt_effect,
+    doubt_what_was_idempotent,
+    is_in_doubt,
+    look_up,
+    look_up_again,
+    lookup_failed,
+    park,
+    take_as_done,
+)
 from headrace.machine.event import (
     Cancelled,
     ChildTold,
@@ -505,36 +514,36 @@ def _reran(plan: Plan, run: RunState, event: Reran, at: int) -> Transition | Non
     if run.row_version != event.row_version or not chosen:
         return None
     draft, ended = reopen(plan, run), list[int]()
-    draft.plan = None if plan is run.plan else plan
+    if plan is not run.plan:
+        draft.plan = plan
+        doubt_what_was_idempotent(plan, run, draft)
     draft.control &= ~(TERMINATED | OVERDUE | CANCELLING)
     reopened = items_chosen(plan, run, event.tasks, chosen)
     if plan.compensates:
         keep_undo(plan, run, draft, chosen)
-    for index in chosen:
-        task = run.task(index)
-        if index in reopened:
-            continue
+    stood = {index: draft.tasks.get(index) or run.task(index) for index in chosen if index not in reopened}
+    for index, task in stood.items():
         if task.status is FAILED and task.items is None:
             draft.actions.append(CloseLetter(index, task.token, "replayed"))
         if task.items is not None:
             forget_items(run, draft, index)
-            task = msgspec.structs.replace(task, input=None)  # its list is worked out anew
         is_named = not event.tasks or index in event.tasks  # what follows another result has its input rendered anew
-        given = event.input if is_named and event.input is not None else task.input if is_named else None
+        known = task.input if is_named and task.items is None else None  # a list is worked out anew
+        given = event.input if is_named and event.input is not None else known
         put(run, draft, index, untouched_again(task, given))
         if plan.tasks[index].repeat is not None:
             count_rounds(draft, index, 0, None)
     for index, places in reopened.items():
         rerun_items(plan, run, draft, index, places, event.input, ended)
-    answers = {index: count_needs(plan, run, draft, index) for index in chosen if index not in reopened}
+    answers = {index: count_needs(plan, run, draft, index) for index in stood}
     for index, answer in answers.items():
         if answer is None:
             continue
         task = draft.tasks[index]
         if isinstance(answer, Error):
             skip(run, draft, index, task, answer, ended)
-        elif (before := run.task(index)).status is FAILED:
-            doubt = before.error if is_in_doubt(plan.tasks[index], before) else None
+        elif stood[index].status is FAILED:
+            doubt = stood[index].error if is_in_doubt(plan.tasks[index], stood[index]) else None
             begin_again(plan, run, draft, index, msgspec.structs.replace(task, error=doubt), ended, at)
         else:
             ready(plan, run, draft, index, task, ended, at)

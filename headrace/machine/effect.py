@@ -7,10 +7,11 @@ from headrace.machine.actions import Dispatch, KeepOutput, Park, SetTimer, Trans
 from headrace.machine.backoff import backoff
 from headrace.machine.draft import at_rest, clear_timer, put, render_input, withhold
 from headrace.machine.pause import is_held
+from headrace.machine.place import is_item
 from headrace.machine.plan import Plan, TaskPlan
-from headrace.machine.reason import HANDOUTS_LOST_MAX, LOST, RERUN
+from headrace.machine.reason import HANDOUTS_LOST_MAX, LOST, NEVER_ASKED, RERUN
 from headrace.machine.run_state import RunState, TaskState
-from headrace.machine.status import COMPLETED, HOLDS, PENDING, QUEUED, WAITING
+from headrace.machine.status import CANCELLED, COMPLETED, FAILED, HOLDS, PENDING, QUEUED, WAITING
 from headrace.messages import Error
 
 
@@ -29,6 +30,27 @@ def may_have_had(spec: TaskPlan, task: TaskState) -> bool:
 def keep_doubt(error: Error, *, is_doubtful: bool) -> Error:
     """Why it fails before its policy was asked: nobody knows more than before."""
     return msgspec.structs.replace(error, ambiguous=True) if is_doubtful else error
+
+
+def doubt_what_was_idempotent(new: Plan, run: RunState, draft: Transition) -> None:
+    """The run goes on by another version. Of a task that is idempotent nobody asks what became of an attempt, the last
+    or one before it; where it is so no more, whatever of it began may have had its effect, and its policy is asked
+    before it begins again. What is at rest says so in its error from here on; what would begin by itself is asked
+    now."""
+    for place, task in run.tasks.items():
+        if not task.attempt or run.plan.at(place).effect != "idempotent" or new.at(place).effect == "idempotent":
+            continue
+        is_over = task.status is FAILED or (
+            task.status is CANCELLED and is_item(place)
+        )  # others are asked at their turn
+        if run.has_put_away(place) or task.is_untouched or task.withheld == "turn" or task.lookups:
+            continue
+        if is_over or task.withheld in ("again", "room"):
+            doubt = keep_doubt(task.error or NEVER_ASKED, is_doubtful=True)
+            put(run, draft, place, msgspec.structs.replace(task, error=doubt))
+        elif task.awaits_slot or (task.status is PENDING and not task.is_between_rounds):
+            clear_timer(draft, place, task)
+            ask_policy(new, run, draft, place, msgspec.structs.replace(task, due_at=None, withheld=""), NEVER_ASKED)
 
 
 def ask_policy(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState, error: Error = RERUN) -> None:

@@ -198,7 +198,7 @@ def rerun_items(
     put(run, draft, index, TaskState(WAITING, token=task.token, input=task.input, items=task.items))
     count_items(draft, index, run.count_items(index, task))
     for place in items_of(index, item_counts(run, draft, index).begun):
-        item, doubt = run.task(place), None
+        item, doubt = draft.tasks.get(place) or run.task(place), None
         if not (item.status is CANCELLED or place in chosen or (item.status is FAILED and not chosen)):
             continue
         if item.status is FAILED:

@@ -13,6 +13,7 @@ from headrace.machine.actions import RefuseMove, Transition
 from headrace.machine.close import close_decision
 from headrace.machine.deadline import drop_run_deadline
 from headrace.machine.draft import put, skip
+from headrace.machine.effect import doubt_what_was_idempotent
 from headrace.machine.event import Migrated
 from headrace.machine.join import count_needs
 from headrace.machine.limit import move_permit
@@ -139,6 +140,7 @@ def migrate(plan: Plan, run: RunState, event: Migrated, at: int) -> Transition |
         return close_decision(plan, run, draft, ended, at)
     draft.plan = new
     move_permit(new, run, draft)
+    doubt_what_was_idempotent(new, run, draft)
     for index, task in run.tasks.items():
         if _is_only_held(task) and index not in run.paused:
             put(run, draft, index, UNTOUCHED)

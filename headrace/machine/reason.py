@@ -17,6 +17,8 @@ UPSTREAM_FAILED: Final = Error("UPSTREAM_FAILED", "a task that this one needs di
 UPSTREAM_SKIPPED: Final = Error("UPSTREAM_SKIPPED", "a task that this one needs was skipped", retryable=False)
 CONDITION_FALSE: Final = Error("CONDITION_FALSE", "its condition was false", retryable=False)
 RERUN: Final = Error("RERUN", "the task is to run again", retry_after=0.0)
+NEVER_ASKED: Final = Error("NEVER_ASKED", "while it was idempotent nobody asked what became of its attempts")
+"""Of a task that has begun and is not idempotent by the version that its run goes on by."""
 SUPPLIED: Final = Error("SUPPLIED", "a person gave the task its output", retryable=False)
 DEADLINE: Final = Error("DEADLINE", "it had not ended by its deadline", retryable=False)
 START_DEADLINE: Final = Error("START_DEADLINE", "its body did not begin in time", retryable=False)

@@ -49,10 +49,11 @@ def foresee(plan: Plan, run: RunState, event: Reran, at: int) -> list[Foreseen]:
     plan = transition.plan or plan
     found = []
     items: dict[int, list[int]] = {}
-    for place in transition.tasks:
+    again = [place for place, after in transition.tasks.items() if not _stands(run.task(place), after)]
+    for place in again:
         if is_item(place) and run.task(place).token:
             items.setdefault(task_of(place), []).append(place)
-    for index in sorted(index for index in transition.tasks if not is_item(index)):
+    for index in sorted(index for index in again if not is_item(index)):
         spec, before, after = plan.tasks[index], run.task(index), transition.tasks[index]
         if spec.map is not None:
             found.append(_foresee_map(plan, run, index, after, items.get(index, [])))
@@ -73,6 +74,13 @@ def foresee(plan: Plan, run: RunState, event: Reran, at: int) -> list[Foreseen]:
     return found
 
 
+def _stands(before: TaskState, after: TaskState) -> bool:
+    """It does not run again, and only what is in doubt of it is said: a body that fails again at once uses up a
+    token."""
+    has_begun = before.attempt > 0 and before.status in (TaskStatus.FAILED, TaskStatus.CANCELLED)
+    return has_begun and (before.status, before.token) == (after.status, after.token)
+
+
 def _foresee_map(plan: Plan, run: RunState, index: int, after: TaskState, items: list[int]) -> Foreseen:
     """One line for all its items, however many: what repeats of any, repeats."""
     then, effect = _THEN.get(after.status, "begins"), plan.tasks[index].effect
@@ -84,6 +92,11 @@ def _foresee_map(plan: Plan, run: RunState, index: int, after: TaskState, items:
     is_reopened = after.items is not None and after.token == run.task(index).token
     each = plan.at(items[0])
     begun = [item for item in states if item.attempt]
-    if is_reopened and all(item.status is TaskStatus.FAILED and not is_in_doubt(each, item) for item in begun):
+    was_asked = run.plan.at(items[0]).effect != "idempotent"
+    if (
+        was_asked
+        and is_reopened
+        and all(item.status is TaskStatus.FAILED and not is_in_doubt(each, item) for item in begun)
+    ):
         return Foreseen(index, then, "did_not_happen", None, len(items))
     return Foreseen(index, then, "repeats", "lookup" if effect == "reconcile" else "person", len(items))

@@ -86,6 +86,12 @@ class TaskState(msgspec.Struct, frozen=True):
         return self.status is TaskStatus.PENDING and self.due_at is None and not self.withheld
 
     @property
+    def is_between_rounds(self) -> bool:
+        """Of a repeat: its last round has ended, and the next one is due later. A backoff is behind an attempt that
+        counts."""
+        return self.due_at is not None and self.rounds > 0 and self.attempt == self.retries_from and not self.lookups
+
+    @property
     def is_mapping(self) -> bool:
         """WAITING for the items of its map."""
         return self.status is TaskStatus.WAITING and self.items is not None

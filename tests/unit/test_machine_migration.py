@@ -3,11 +3,25 @@
 import msgspec
 import pytest
 
-from headrace.machine import Dispatch, Finish, Migrated, RefuseMove, RunState, RunStatus, TaskStatus, advance
+from headrace.expressions import OF_ITS_END, compile_condition
+from headrace.machine import (
+    ClearTimer,
+    Dispatch,
+    Finish,
+    FreeSlot,
+    Migrated,
+    RefuseMove,
+    RunState,
+    RunStatus,
+    TaskStatus,
+    advance,
+)
+from headrace.machine.backoff import RetryPlan
 from headrace.machine.migration import find_obstacles
-from headrace.machine.plan import SignalPlan, WaitPlan
+from headrace.machine.plan import Effect, RepeatPlan, SignalPlan, WaitPlan
 from headrace.machine.run_state import UNTOUCHED
 from headrace.machine.status import MOVING, PAUSED, RUN_TERMINAL
+from headrace.messages import Error
 from tests.unit.machine_model import DOUBTFUL, INPUT, KEY, START, Spec, Trial, plan_of, task
 from tests.unit.test_machine_pairs import STATES, states_of
 
@@ -301,3 +315,71 @@ def test_a_pause_of_people_outlasts_a_move():
     trial.restart()
     assert trial.resume(PAUSED)
     assert trial.states["root"] == "queued"
+
+
+# == what began as idempotent, and is so no more =======================================================================
+def asked(trial: Trial, name: str) -> bool:
+    """Whether a person is, and nothing was handed out."""
+    return trial.state(name).is_parked and not any(isinstance(action, Dispatch) for action in trial.told)
+
+
+@pytest.mark.parametrize("effect", ["manual", "reconcile"])
+def test_an_attempt_that_was_late_is_asked_about_before_its_backoff_ends_in_another(effect: Effect):
+    trial = Trial(task("a", timeout=10.0))
+    assert trial.fail("a", Error("TIMEOUT", "too slow"))
+    assert trial.pause()
+    assert trial.migrate(task("a", effect=effect))
+    assert any(isinstance(action, ClearTimer) for action in trial.told)
+    trial.restart()
+    if effect == "manual":
+        assert asked(trial, "a")
+        assert trial.resolve("a", "did_not_happen")
+        assert trial.state("a").withheld == "body"
+    assert trial.resume()
+    (sent,) = [action for action in trial.told if isinstance(action, Dispatch)]
+    assert sent.lookup is (effect == "reconcile")
+
+
+def test_what_was_withheld_or_waits_for_a_slot_is_asked_about():
+    trial = Trial(task("a"), task("b", pool="p"))
+    assert trial.admit("b")
+    for name in ("a", "b"):
+        assert trial.start(name)
+    assert trial.lose("b")
+    assert trial.state("b").awaits_slot
+    assert trial.pause()
+    assert trial.lose("a")
+    assert trial.state("a").withheld == "body"
+    assert trial.migrate(task("a", effect="manual"), task("b", pool="p", effect="manual"))
+    assert asked(trial, "a")
+    assert asked(trial, "b")
+    assert FreeSlot(1, "p") in trial.told
+    trial.restart()
+
+
+def test_a_replay_that_was_withheld_is_asked_about_and_so_is_what_has_failed():
+    trial = Trial(task("a", retry=RetryPlan(1)), task("b", retry=RetryPlan(1)), task("c"))
+    for name in ("a", "b"):
+        assert trial.start(name)
+        assert trial.lose(name)
+    assert trial.pause()
+    assert trial.replay("a")
+    assert trial.state("a").withheld == "again"
+    assert trial.succeed("c")
+    assert trial.migrate(task("a", effect="manual"), task("b", effect="manual"), task("c"))
+    assert (trial.states["a"], trial.states["b"]) == ("pending", "failed")
+    trial.restart()
+    assert trial.resume()
+    assert asked(trial, "a")
+    assert trial.replay("b")
+    assert asked(trial, "b")
+
+
+def test_between_two_rounds_nothing_is_in_doubt():
+    rounds = RepeatPlan(compile_condition("output.done", OF_ITS_END), 3, delay=1_000_000)
+    trial = Trial(task("a", repeat=rounds))
+    assert trial.succeed("a", b'{"done":false}')
+    assert trial.pause()
+    before = trial.state("a")
+    assert trial.migrate(task("a", repeat=rounds, effect="manual"))
+    assert trial.state("a") == before

@@ -133,6 +133,11 @@ def may_run(plan: Plan, run: RunState, index: int) -> bool | None:
     return True if completed >= quorum else False if are_over else None
 
 
+def is_failed_still(before: TaskState, after: TaskState) -> bool:
+    has_failed = before.attempt > 0 and before.status in (TaskStatus.FAILED, TaskStatus.CANCELLED)
+    return has_failed and msgspec.structs.replace(before, error=after.error) == after
+
+
 class Runs(RuleBasedStateMachine):
     has_replayed = False
     supplied: set[int]
@@ -514,6 +519,8 @@ class Runs(RuleBasedStateMachine):
             elif event.outcome == "rejected":  # which some take for an answer
                 self.store.told_done.add(event.task)
         self.has_replayed |= isinstance(event, Replayed | Reran | Supplied)
+        if transition.plan is not None:
+            self._doubt_what_was_idempotent(transition.plan)
         if isinstance(event, Reran):
             self._run_again(event, transition)
         if isinstance(event, Resumed) and event.scope == AWAITS_PERMIT:
@@ -552,6 +559,19 @@ class Runs(RuleBasedStateMachine):
         assert not was_terminal or isinstance(event, Replayed | Reran | Supplied)
         self._check_run(plan)
         self.plan = plan
+
+    def _doubt_what_was_idempotent(self, new: Plan) -> None:
+        """Nobody was asked what became of it, and from here on it is not to be repeated blindly."""
+        for place, state in self.run.tasks.items():
+            is_over = state.status in (TaskStatus.COMPLETED, TaskStatus.SKIPPED)  # and asked about, should it run again
+            if is_over or not state.attempt or state.is_untouched or self.run.has_put_away(place):
+                continue
+            is_strict = self.plan.at(place).effect == "idempotent" != new.at(place).effect
+            if is_strict and not state.is_between_rounds and not self._is_asked_about(place):
+                self.store.in_doubt.add(place)
+
+    def _is_asked_about(self, place: int) -> bool:
+        return place in self.store.in_doubt or place in self.store.questions or self.run.task(place).lookups > 0
 
     def _doubt_stopped(self, before: dict[int, TaskState], transition: Transition) -> None:
         """Whose body ran when its map was ended: nobody says any more what became of it."""
@@ -594,6 +614,8 @@ class Runs(RuleBasedStateMachine):
             if is_compensation(index):
                 continue  # what runs again has failed at once, and the run undoes what it did
             before, spec = self.run.task(index), plan.at(index)
+            if is_failed_still(before, after):
+                continue  # it does not run again, and what is in doubt of it is said
             over = self.run.task(task_of(index))
             now = transition.tasks[task_of(index)]
             is_reopened = over.items is not None and now.items is not None and now.token == over.token

@@ -22,12 +22,13 @@ from headrace.machine import (
     TaskStatus,
     Unpark,
 )
+from headrace.machine.backoff import RetryPlan
 from headrace.machine.migration import find_lasting_obstacles
 from headrace.machine.plan import Effect, LimitPlan, RepeatPlan, WaitPlan
 from headrace.machine.reason import RERUN, SUPPLIED
 from headrace.machine.rerun import Foreseen, foresee
 from headrace.machine.run_state import UNTOUCHED
-from headrace.messages import Succeeded
+from headrace.messages import Error, Succeeded
 from tests.unit.machine_model import DOUBTFUL, HOPELESS, INPUT, NONCE, SECOND, Spec, Trial, plan_of, task
 from tests.unit.test_machine_pairs import STATES, SUBJECT, states_of
 
@@ -627,3 +628,63 @@ def test_of_a_task_of_a_pool_that_had_no_effect_it_is_foreseen_so(effect: Effect
     assert trial.fail("a", HOPELESS)
     (foreseen,) = foresee(trial.plan, trial.run, Reran(trial.run.row_version), trial.at)
     assert foreseen.effect == "did_not_happen"
+
+
+@pytest.mark.parametrize("tasks", [(), ("a",)])
+@pytest.mark.parametrize("effect", POLICIES)
+@pytest.mark.parametrize("end", ["lost", "late", "failed plainly behind one that was lost"])
+def test_what_began_as_idempotent_is_asked_about_by_a_version_in_which_it_is_not(
+    end: str, effect: Effect, tasks: tuple[str, ...]
+):
+    trial = Trial(task("a", retry=RetryPlan(2, "fixed", 0), timeout=10.0))
+    assert trial.start("a")
+    assert trial.lose("a")
+    assert trial.start("a")
+    if end == "lost":
+        assert trial.lose("a")
+    elif end == "late":
+        assert trial.fail("a", Error("TIMEOUT", "too slow"))
+    else:
+        assert trial.fail("a", HOPELESS)
+    assert trial.status is RunStatus.FAILED
+    plan = plan_of(task("a", effect=effect), version_id=1)
+    (foreseen,) = foresee(trial.plan, trial.run, Reran(trial.run.row_version, plan=plan), trial.at)
+    assert foreseen == Foreseen(0, "begins", "repeats", "lookup" if effect == "reconcile" else "person")
+    assert on_another(trial, task("a", effect=effect), tasks=tasks)
+    assert asks_its_policy(trial, "a")
+
+
+@pytest.mark.parametrize("act", ["replay", "rerun"])
+def test_what_began_as_idempotent_and_is_left_alone_by_that_rerun_is_asked_about_later(act: str):
+    trial = Trial(task("a", retry=RetryPlan(1)), task("b"))
+    assert trial.start("a")
+    assert trial.lose("a")
+    assert trial.succeed("b")
+    new = (task("a", effect="manual"), task("b"))
+    again = Reran(trial.run.row_version, (1,), plan=plan_of(*new, version_id=1))
+    assert [each.task for each in foresee(trial.plan, trial.run, again, trial.at)] == [1]
+    assert on_another(trial, *new, tasks=("b",))
+    assert trial.states == {"a": "failed", "b": "queued"}
+    assert trial.succeed("b")
+    trial.restart()
+    assert sent_out(trial, "a", act)
+    assert asks_its_policy(trial, "a")
+
+
+@pytest.mark.parametrize("named", [(), ("pages.1",)])
+def test_items_that_began_as_idempotent_are_asked_about_by_a_version_in_which_they_are_not(named: tuple[str, ...]):
+    trial = Trial(task("pages", over=["a", "b", "c"], failures="finish", retry=RetryPlan(1)))
+    assert trial.succeed("pages.0")
+    for name in ("pages.1", "pages.2"):
+        assert trial.start(name)
+        assert trial.lose(name)
+    assert trial.status is RunStatus.FAILED
+    plan = plan_of(task("pages", over=["a", "b", "c"], failures="finish", effect="manual"), version_id=1)
+    again = Reran(trial.run.row_version, tuple(trial.place(name) for name in named), plan=plan)
+    (foreseen,) = foresee(trial.plan, trial.run, again, trial.at)
+    assert foreseen == Foreseen(0, "begins", "repeats", "person", len(named) or 2)
+    assert trial.tell(again)
+    trial.restart()
+    parked = {action.task for action in trial.told if isinstance(action, Park)}
+    assert parked == {trial.place(name) for name in named or ("pages.1", "pages.2")}
+    assert not any(isinstance(action, Dispatch) for action in trial.told)
