@@ -69,7 +69,7 @@ from headrace.machine.pause import begin_pause, end_pause, is_held
 from headrace.machine.place import ITEMS_MAX, RUN, is_compensation, is_item, task_of
 from headrace.machine.plan import Plan
 from headrace.machine.reason import CONDITION_FALSE, DRAINED, LOST, RUN_DEADLINE, START_DEADLINE, SUPPLIED
-from headrace.machine.repeat import count_rounds, end_round
+from headrace.machine.repeat import count_rounds, end_round, take_up
 from headrace.machine.run_state import UNTOUCHED, RunState, TaskState
 from headrace.machine.status import (
     CANCELLED,
@@ -540,6 +540,8 @@ def _reran(plan: Plan, run: RunState, event: Reran, at: int) -> Transition | Non
         if answer is None:
             continue
         task = draft.tasks[index]
+        if plan.tasks[index].repeat is not None:
+            task = take_up(draft, index, stood[index], task)
         if isinstance(answer, Error):
             skip(run, draft, index, task, answer, ended)
         elif stood[index].status is FAILED:

@@ -291,6 +291,11 @@ class RepeatPlan(msgspec.Struct, frozen=True):
     reads_last: bool = False
     """Its input is made from what came out of the round before."""
 
+    def bound(self, rounds: int) -> int:
+        """With how many rounds it is over, when so many have ended: a replay of one that was over has as many again,
+        numbered on, since the number of a round is in its effect key."""
+        return (rounds // self.max + 1) * self.max
+
     @property
     def references(self) -> frozenset[str]:
         return self.until.references

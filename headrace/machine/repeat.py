@@ -9,12 +9,12 @@ import msgspec
 from headrace.errors import PayloadError
 from headrace.machine.actions import CountRounds, Dispatch, EndAttempt, NoteRound, SetTimer, Transition
 from headrace.machine.draft import bury, outputs_of, put
-from headrace.machine.effect import take_as_done
+from headrace.machine.effect import ask_policy, keep_doubt, take_as_done
 from headrace.machine.handout import hand_out
 from headrace.machine.plan import Plan
 from headrace.machine.reason import ROUNDS_OVER
 from headrace.machine.run_state import RunState, TaskState
-from headrace.machine.status import COMPLETED, PENDING
+from headrace.machine.status import CANCELLED, COMPLETED, FAILED, PENDING
 from headrace.messages import Error
 
 
@@ -31,20 +31,24 @@ def end_round(
     variables, outputs = {".output": output, ".index": b"%d" % task.rounds}, outputs_of(plan, run, draft)
     try:
         is_done = repeat.until.evaluate(run.input, lambda name: variables.get(name) or outputs(name))
-    except PayloadError as e:  # of this round, which a replay has again
-        return bury(run, draft, index, task, Error(e.reason, f"its `until`: {e.message}", retryable=False), ended)
+    except PayloadError as e:  # of this round, which a replay has again; and it had its effect
+        error = Error(e.reason, f"its `until`: {e.message}", retryable=False)
+        return bury(run, draft, index, task, keep_doubt(error, is_doubtful=spec.effect != "idempotent"), ended)
     count_rounds(draft, index, rounds, last)
-    if is_done or (rounds >= repeat.max and repeat.on_max == "complete"):
+    is_last = rounds == repeat.bound(task.rounds)
+    if is_done or (is_last and repeat.on_max == "complete"):
         if not is_answered:
             return take_as_done(plan, run, draft, index, task, output, ended)
         kept = output if spec.is_referenced else None
         put(run, draft, index, TaskState(COMPLETED, task.attempt, task.token, None, task.retries_from, output=kept))
         return ended.append(index)
-    if rounds >= repeat.max:
-        count_rounds(draft, index, 0, last)  # a replay has as many again
+    if is_last:
         message = f"{repeat.max} rounds did not make its `until` true"
         return bury(run, draft, index, task, Error(ROUNDS_OVER, message, retryable=False), ended)
     begun = TaskState(PENDING, task.attempt, task.token, None, task.attempt, output=last, rounds=rounds)
+    if not is_answered and spec.effect != "idempotent" and task.attempt == task.retries_from:
+        # No body of this round ran since an operator sent it out: it happened before, and so may the next one have.
+        return ask_policy(plan, run, draft, index, begun)
     if not repeat.delay:
         return hand_out(plan, run, draft, index, begun, ended)
     due_at = at + repeat.delay
@@ -54,6 +58,15 @@ def end_round(
 
 def count_rounds(draft: Transition, index: int, rounds: int, last: bytes | None) -> None:
     draft.rounds = {**(draft.rounds or {}), index: (rounds, last)}
+
+
+def take_up(draft: Transition, index: int, before: TaskState, task: TaskState) -> TaskState:
+    """A rerun sends it out as it failed or was cancelled: it goes on with the round that it was at, as by a replay.
+    What those before it did has been done. before: as it had ended. task: as it is now."""
+    if before.status is not FAILED and before.status is not CANCELLED:
+        return task
+    count_rounds(draft, index, before.rounds, before.output)
+    return msgspec.structs.replace(task, rounds=before.rounds, output=before.output)
 
 
 def keep_rounds(plan: Plan, run: RunState, draft: Transition) -> None:

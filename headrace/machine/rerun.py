@@ -35,6 +35,8 @@ class Foreseen(NamedTuple):
     which is asked first; or a person, who is."""
     items: int | None = None
     """Of a map: how many of its items that began run again; all of them where it starts over with a new list."""
+    round: int | None = None
+    """Of a repeat: with which it begins."""
 
 
 def foresee(plan: Plan, run: RunState, event: Reran, at: int) -> list[Foreseen]:
@@ -60,17 +62,19 @@ def foresee(plan: Plan, run: RunState, event: Reran, at: int) -> list[Foreseen]:
             continue
         then: Then = _THEN.get(after.status, "begins")
         is_sent = after.awaits_slot or (after.status is TaskStatus.QUEUED and not after.lookups)
+        round = None if spec.repeat is None else after.rounds
         had_none = before.status is TaskStatus.FAILED and is_sent
         if spec.run is None:
             found.append(Foreseen(index, then, "none", None))
         elif not before.attempt:
-            found.append(Foreseen(index, then, "first", None))
+            found.append(Foreseen(index, then, "first", None, round=round))
         elif spec.effect == "idempotent":
-            found.append(Foreseen(index, then, "repeats", "effect_key"))
+            found.append(Foreseen(index, then, "repeats", "effect_key", round=round))
         elif had_none:
-            found.append(Foreseen(index, then, "did_not_happen", None))
+            found.append(Foreseen(index, then, "did_not_happen", None, round=round))
         else:
-            found.append(Foreseen(index, then, "repeats", "lookup" if spec.effect == "reconcile" else "person"))
+            asked = "lookup" if spec.effect == "reconcile" else "person"
+            found.append(Foreseen(index, then, "repeats", asked, round=round))
     return found
 
 

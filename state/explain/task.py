@@ -200,7 +200,7 @@ def _between_rounds(facts: Facts, task: TaskFacts) -> list[Cause]:
     repeat, name = facts.plan.at(task.task).repeat, name_of(facts, task.task)
     if task.timer is None or task.due_at is None:
         return [_timer_missing(facts, task, "its next round")]
-    most = f" of at most {repeat.max}" if repeat is not None else ""
+    most = f" of at most {repeat.bound(task.rounds)}" if repeat is not None else ""
     rounds = f"round {task.rounds}{most} did not make its `until` true"
     if task.due_at <= facts.now:
         return [_timer_overdue(facts, task, task.due_at, f"The next round of task {name} was due", f": {rounds}")]

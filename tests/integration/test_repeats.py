@@ -85,7 +85,7 @@ async def test_a_repeat_that_is_never_done_ends_at_its_bound(engine: Engine):
     await engine.apply(engine.succeeded(run_id, output=not_yet), engine.succeeded(run_id, token=2, output=not_yet))
     assert engine.query("SELECT status::text, token, rounds FROM task") == [("queued", 3, 2)]
     await engine.apply(engine.succeeded(run_id, token=3, output=b'{"done":false}'))
-    assert engine.query("SELECT status::text, error ->> 'code', rounds FROM task") == [("failed", "ROUNDS_OVER", 0)]
+    assert engine.query("SELECT status::text, error ->> 'code', rounds FROM task") == [("failed", "ROUNDS_OVER", 3)]
     assert engine.query("SELECT code FROM dead_letter") == [("ROUNDS_OVER",)]
     assert await wrong(engine) == []
 

@@ -56,7 +56,7 @@ from headrace.machine.place import (
     task_of,
 )
 from headrace.machine.plan import LimitPlan, Plan
-from headrace.machine.reason import NOTHING_FAILED, UPSTREAM_FAILED
+from headrace.machine.reason import NOTHING_FAILED, ROUNDS_OVER, UPSTREAM_FAILED
 from headrace.machine.run_state import UNTOUCHED
 from headrace.machine.status import (
     AWAITS_PERMIT,
@@ -533,6 +533,7 @@ class Runs(RuleBasedStateMachine):
             self.store.moved.update(task_of(place) for place in self.run.tasks)
         if event is not None and not isinstance(event, OF_A_RUN):
             self.store.hear(self.plan, self.run.task(event.task), event)
+            self._doubt_next_round(event.task, transition)
         self._doubt_stopped(before, transition)
         for action in transition.actions:
             if isinstance(action, CountRounds):  # what an operator gave it was for one round
@@ -552,6 +553,11 @@ class Runs(RuleBasedStateMachine):
             self._check_step(event, index, before[index], state, transition)
             if isinstance(event, Cancelled) and self.plan.tasks[task_of(index)].cleans_up:
                 self._check_spared(index, stood, state)
+            is_unjudged = state.error is not None and state.error.message.startswith("its `until`")
+            if (
+                is_unjudged and plan.at(index).effect != "idempotent"
+            ):  # its round had its effect, and failed all the same
+                self.store.in_doubt.add(index)
             if state.status in (TaskStatus.COMPLETED, TaskStatus.SKIPPED):  # its input is rendered anew, should it run
                 self.store.edited.pop(index, None)
         is_told = any(isinstance(action, Finish) for action in transition.actions)
@@ -572,6 +578,15 @@ class Runs(RuleBasedStateMachine):
 
     def _is_asked_about(self, place: int) -> bool:
         return place in self.store.in_doubt or place in self.store.questions or self.run.task(place).lookups > 0
+
+    def _doubt_next_round(self, index: int, transition: Transition) -> None:
+        """Somebody said of a round that it happened before an operator sent it out, and so may the next one have."""
+        before, after = self.run.task(index), transition.tasks.get(index, UNTOUCHED)
+        is_by_others = before.lookups > 0 or before.is_parked
+        is_next = after.rounds > before.rounds and after.status not in TERMINAL
+        is_old = before.attempt == before.retries_from and self.plan.at(index).effect != "idempotent"
+        if is_by_others and is_next and is_old:
+            self.store.in_doubt.add(index)
 
     def _doubt_stopped(self, before: dict[int, TaskState], transition: Transition) -> None:
         """Whose body ran when its map was ended: nobody says any more what became of it."""
@@ -777,9 +792,9 @@ class Runs(RuleBasedStateMachine):
             is_kept = state.lookups or state.is_parked or state.status in TERMINAL
             assert is_kept or is_to_come, "an ambiguous end was forgotten"
         assert state.attempt <= state.token
-        most = 0 if spec.repeat is None else spec.repeat.max
         assert state.rounds == self.store.rounds.get(index, 0)
-        assert state.rounds <= most or is_moved
+        assert not state.rounds or spec.repeat is not None or is_moved
+        self._check_bound(plan, index, state)
         tries = state.attempt - state.retries_from
         assert 0 <= tries <= spec.retry.attempts or is_moved, "more than the policy"
         match state.status:
@@ -810,6 +825,16 @@ class Runs(RuleBasedStateMachine):
                 pass
         if index < ITEMS_MAX and index not in self.store.moved:
             self._check_join(plan, index, state)
+
+    def _check_bound(self, plan: Plan, index: int, state: TaskState) -> None:
+        """No more rounds than it may have, and as many again by each replay or rerun."""
+        repeat = None if index >= ITEMS_MAX else plan.tasks[index].repeat
+        if repeat is None or index in self.store.moved:
+            return
+        assert state.rounds <= repeat.max or self.has_replayed
+        if state.error is not None and state.error.code == ROUNDS_OVER:
+            assert state.rounds > 0
+            assert state.rounds % repeat.max == 0
 
     def _check_join(self, plan: Plan, index: int, state: TaskState) -> None:
         may_it = may_run(plan, self.run, index)

@@ -4,7 +4,8 @@ import pytest
 
 from headrace.expressions import OF_ITS_END, compile_condition
 from headrace.machine import BuryTask, CountRounds, Dispatch, NoteRound, Reran, RunStatus, SetTimer, Supplied
-from headrace.machine.plan import RepeatPlan
+from headrace.machine.plan import Effect, RepeatPlan
+from headrace.machine.rerun import foresee
 from headrace.messages import Admitted, Error
 from tests.unit.machine_model import HOPELESS, NONCE, SECOND, Trial, plan_of, task
 
@@ -87,12 +88,96 @@ def test_a_replay_after_the_bound_has_as_many_rounds_again() -> None:
         trial.succeed("a", NOT_YET)
     trial.restart()
     assert trial.replay("a")
-    assert _dispatched(trial) == [(4, 4, 0, b'{"n":1}')]
+    assert _dispatched(trial) == [(4, 4, 3, b'{"n":1}')]
     for _ in range(2):
         trial.succeed("a", NOT_YET)
     assert trial.states == {"a": "queued"}
     trial.succeed("a", NOT_YET)
     assert trial.states == {"a": "failed"}
+
+
+@pytest.mark.parametrize("named", [(), (0,)])
+@pytest.mark.parametrize("effect", ["idempotent", "manual", "reconcile"])
+def test_a_rerun_after_the_bound_has_rounds_with_other_keys(effect: Effect, named: tuple[int, ...]) -> None:
+    """The rounds that there were had their effects, and whoever knows their keys would swallow the new ones."""
+    trial = Trial(task("a", repeat=THRICE, effect=effect))
+    for _ in range(3):
+        trial.claim("a")
+        trial.succeed("a", NOT_YET)
+    assert _error(trial).code == "ROUNDS_OVER"
+    trial.restart()
+    (foreseen,) = foresee(trial.plan, trial.run, Reran(trial.run.row_version, named), trial.at)
+    assert foreseen.round == 3
+    assert trial.tell(Reran(trial.run.row_version, named))
+    assert _dispatched(trial) == [(4, 4, 3, b'{"n":1}')]
+    trial.restart()
+    for _ in range(3):
+        trial.claim("a")
+        trial.succeed("a", NOT_YET)
+    assert (_error(trial).code, trial.state("a").rounds) == ("ROUNDS_OVER", 6)
+
+
+def test_a_rerun_of_a_round_that_failed_has_that_round_again() -> None:
+    trial = Trial(task("a", repeat=READING, template={"last": "${{ last }}", "index": "${{ index }}"}))
+    trial.succeed("a", b'{"done":false,"x":7}')
+    trial.fail("a", HOPELESS)
+    trial.restart()
+    assert trial.tell(Reran(trial.run.row_version))
+    assert _dispatched(trial) == [(3, 3, 1, b'{"last":{"done":false,"x":7},"index":1}')]
+    trial.restart()
+    trial.lose("a")
+    assert _dispatched(trial) == [(4, 3, 1, b'{"last":{"done":false,"x":7},"index":1}')]
+
+
+def test_a_rerun_of_a_round_that_was_cancelled_asks_about_that_round() -> None:
+    trial = Trial(task("a", repeat=THRICE, effect="manual"))
+    trial.claim("a")
+    trial.succeed("a", NOT_YET)
+    trial.claim("a")
+    trial.cancel()
+    trial.restart()
+    assert trial.tell(Reran(trial.run.row_version))
+    assert (trial.state("a").is_parked, trial.state("a").rounds, _dispatched(trial)) == (True, 1, [])
+    assert trial.resolve("a", "happened", NOT_YET)
+    assert (trial.state("a").is_parked, trial.state("a").rounds, _dispatched(trial)) == (True, 2, [])
+    trial.restart()
+    assert trial.resolve("a", "did_not_happen")
+    assert _dispatched(trial) == [(5, 3, 2, b'{"n":1}')]
+    trial.claim("a")
+    assert trial.succeed("a", YES)
+    assert trial.states == {"a": "completed"}
+
+
+def test_rounds_that_happened_are_looked_up_one_by_one_when_a_rerun_begins_with_the_first() -> None:
+    trial = Trial(task("a", repeat=READING, effect="reconcile", template="${{ last }}"))
+    for output in (NOT_YET, NOT_YET, YES):
+        trial.claim("a")
+        trial.succeed("a", output)
+    trial.restart()
+    assert trial.tell(Reran(trial.run.row_version, (0,)))
+    for number, last in enumerate((b"null", NOT_YET)):
+        (sent,) = [action for action in trial.told if isinstance(action, Dispatch)]
+        assert (sent.lookup, sent.round, sent.input) == (True, number, last)
+        trial.restart()
+        assert trial.look_up("a", True, {"done": False})
+    assert trial.look_up("a", False)
+    (sent,) = [action for action in trial.told if isinstance(action, Dispatch)]
+    assert (sent.lookup, sent.round) == (False, 2)
+    trial.claim("a")
+    assert trial.succeed("a", NOT_YET)
+    (sent,) = [action for action in trial.told if isinstance(action, Dispatch)]
+    assert (sent.lookup, sent.round) == (False, 3), "what is behind a round that did not happen has not either"
+
+
+@pytest.mark.parametrize("effect", ["manual", "reconcile"])
+def test_a_round_that_had_its_effect_and_could_not_be_judged_is_not_repeated_blindly(effect: Effect) -> None:
+    trial = Trial(task("a", repeat=THRICE, effect=effect))
+    trial.claim("a")
+    trial.succeed("a", b'{"other":1}')
+    assert (_error(trial).code, _error(trial).ambiguous) == ("BAD_INPUT", True)
+    trial.restart()
+    assert trial.replay("a")
+    assert trial.state("a").is_parked or trial.state("a").lookups
 
 
 def test_tries_count_anew_in_each_round() -> None:
@@ -184,7 +269,7 @@ def test_the_condition_may_count() -> None:
     assert trial.states == {"a": "completed"}
 
 
-def test_a_rerun_begins_with_the_first_round() -> None:
+def test_a_rerun_of_one_that_had_completed_begins_with_the_first_round() -> None:
     trial = Trial(task("a", repeat=READING, template="${{ last }}"))
     trial.succeed("a", NOT_YET)
     trial.succeed("a", YES)

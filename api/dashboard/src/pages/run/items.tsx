@@ -12,9 +12,10 @@ export function itemsWord(items: Schemas["ItemCounts"]): string {
   return `${items.completed}/${items.total} ok${items.failed ? `, ${items.failed} failed` : ""}`;
 }
 
-/** Of a repeat: how many rounds have ended. */
+/** Of a repeat: how many rounds have ended. After a replay it has as many again, which are numbered on. */
 export function roundsWord(task: { rounds: number }, max?: number): string {
-  return `${task.rounds}${max === undefined ? "" : ` of ${max}`} ${task.rounds === 1 && max === undefined ? "round" : "rounds"}`;
+  const bound = max === undefined ? "" : ` of ${Math.max(1, Math.ceil(task.rounds / max)) * max}`;
+  return `${task.rounds}${bound} ${task.rounds === 1 && max === undefined ? "round" : "rounds"}`;
 }
 
 export function Items({ runId, map, onSelect }: { runId: string; map: string; onSelect: (task: string) => void }) {
