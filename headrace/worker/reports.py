@@ -12,7 +12,6 @@ import structlog
 from headrace.batch_producer import BatchProducer, Refused
 from headrace.messages import TRACEPARENT, Error, Failed, Succeeded, decode_event, encode
 from headrace.worker.broker import Broker
-from headrace.worker.stats import Stats
 
 _log = structlog.get_logger("headrace.worker")
 
@@ -25,9 +24,9 @@ SMALL_BYTES: Final = 4_096
 class Reports:
     """Owned by the event loop."""
 
-    def __init__(self, broker: Broker, stats: Stats) -> None:
+    def __init__(self, broker: Broker) -> None:
         """Raises ConfigurationError for a way to reach Kafka that is not known here."""
-        self._topic, self._stats = broker.events, stats
+        self._topic = broker.events
         self._producer = BatchProducer(broker.batch_producer(), self._on_refused)
 
     def start(self, on_broken: Callable[[BaseException], object]) -> None:
@@ -67,7 +66,6 @@ class Reports:
     # -- inside --------------------------------------------------------------------------------------------------------
     def _on_refused(self, record: Refused) -> None:
         """Kafka will never take this answer: the attempt failed for that, and must say so instead of vanishing."""
-        self._stats.undeliverable += 1
         event = decode_event(record.value)
         if len(record.value) <= SMALL_BYTES or not isinstance(event, Succeeded | Failed):
             _log.error("kafka refuses an answer; its task is handed out again", reason=record.reason)

@@ -1,4 +1,4 @@
-"""What a worker has done so far: plain counters, for metrics, tests and people."""
+"""What a worker has done so far: plain counters, for tests and for who embeds a worker."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,5 @@ class Stats:
     """Times that a lease ran out while something was held."""
     overdue: int = 0
     """Bodies answered for (or dropped) that still occupy a slot: a thread cannot be interrupted. A gauge."""
-    undeliverable: int = 0
-    """Answers that Kafka will never take; told as failures, where that is possible."""
     rebuilds: int = 0
     """Kafka clients thrown away and built anew."""

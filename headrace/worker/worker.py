@@ -125,7 +125,7 @@ class Worker:
         self._asked, self._hurry = asyncio.Event(), asyncio.Event()
         self._heed()
         link = Link(self._broker.servers)
-        reports = Reports(self._broker, self.stats)
+        reports = Reports(self._broker)
         reports.start(self._fail)
         task_log = TaskLog(self._broker, self.name, self._loop)
         hold = self._hold = self._make_hold(self._loop, reports, task_log)

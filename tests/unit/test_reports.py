@@ -11,7 +11,6 @@ from headrace.errors import ConfigurationError
 from headrace.messages import Error, Failed, Succeeded, decode_event, encode
 from headrace.worker.broker import Broker
 from headrace.worker.reports import Reports
-from headrace.worker.stats import Stats
 
 
 class Producer:
@@ -35,7 +34,7 @@ def producer(monkeypatch: pytest.MonkeyPatch) -> Producer:
         return made[-1]
 
     monkeypatch.setattr(headrace.worker.reports, "BatchProducer", make)
-    Reports(Broker("nowhere:1"), Stats())
+    Reports(Broker("nowhere:1"))
     return made[0]
 
 
