@@ -154,6 +154,12 @@ async def test_b78_an_approval_that_the_agent_has_not_read_yet_is_kept_over_its_
     assert world.status(run_id) == "completed"
 
 
+ROWS = """
+    SELECT (SELECT count(*) FROM run), (SELECT count(*) FROM inbox), (SELECT count(*) FROM signal),
+           (SELECT count(*) FROM posted_signal)
+"""
+
+
 # == odd data ==========================================================================================================
 @pytest.mark.parametrize("odd", [ZERO, HALF], ids=["U+0000", "half a surrogate"])
 @pytest.mark.parametrize("is_key", [False, True], ids=["value", "key"])
@@ -170,6 +176,8 @@ async def test_b83_what_postgres_cannot_keep_is_refused_at_every_door(
         f"/dead-letters/{letter}/replay": ["input"],
         f"/tasks/{parked}.a/resolve": ["output"],
         "/subscriptions": ["input"],
+        "/signals": ["data"],
+        f"/runs/{asked}/signals": ["data"],
     }
     words = {
         "/workflows/one/runs": ["key", "run_id"],
@@ -180,13 +188,20 @@ async def test_b83_what_postgres_cannot_keep_is_refused_at_every_door(
         "/dead-letters/discard": ["reason"],
         "/subscriptions": ["name", "topic", "workflow", "filter"],
         "/workflows": ["name", "description"],
+        "/signals": ["name", "key", "id"],
+        f"/runs/{asked}/signals": ["name", "key", "id"],
     }
     needed = {
         "outcome": '"happened"', "decision": '"approve"', "name": '"s"', "topic": '"t"', "workflow": '"one"',
         "tasks": '{"a": {"run": "r"}}', "filter": "{}",
     }  # fmt: skip
-    needs = {"resolve": ["outcome"], "approval": ["decision"], "subscriptions": ["name", "topic", "workflow"]}
-    before = world.query("SELECT (SELECT count(*) FROM run), (SELECT count(*) FROM inbox)")
+    needs = {
+        "signals": ["name"],
+        "resolve": ["outcome"],
+        "approval": ["decision"],
+        "subscriptions": ["name", "topic", "workflow"],
+    }
+    before = world.query(ROWS)
     for table, value in ((doors, data), (words, data if is_key else odd)):
         for path, fields in table.items():
             for field in fields:
@@ -197,7 +212,7 @@ async def test_b83_what_postgres_cannot_keep_is_refused_at_every_door(
                 body = ", ".join([f'"{field}": {value}', *(f'"{name}": {needed[name]}' for name in others)])
                 response = await api.post(path, content=f"{{{body}}}".encode(), headers=JSON)
                 assert response.status_code == 422, (path, field, response.text)
-    assert world.query("SELECT (SELECT count(*) FROM run), (SELECT count(*) FROM inbox)") == before
+    assert world.query(ROWS) == before
 
 
 @pytest.mark.parametrize("odd", ["a\0b", "\x01", "\x7f"])

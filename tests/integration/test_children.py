@@ -175,7 +175,7 @@ async def test_a_wake_up_that_comes_twice_counts_once(family: Family):
     assert family.query("SELECT count(*) FROM history WHERE kind = 'child_told'") == [(1,)]
 
 
-async def test_a_failure_is_a_dead_letter_that_names_the_child_and_a_replay_starts_another(family: Family):
+async def test_b76_a_failure_is_a_dead_letter_that_names_the_child_and_a_replay_starts_another(family: Family):
     run_id = await family.waits()
     await family.sweep()
     child = family.child(run_id)

@@ -298,7 +298,7 @@ async def test_a_timer_that_is_late_or_missing(yard: Yard):
     assert await yard.codes(run_id) == ["TIMER_MISSING"]
 
 
-async def test_a_body_that_no_worker_has(yard: Yard):
+async def test_b101_a_body_that_no_worker_has_is_a_cause_that_anybody_sees(yard: Yard):
     run_id = await fail(yard, "UNKNOWN_TASK")
     assert await yard.codes(run_id) == ["BACKOFF", "BODY_UNKNOWN"]
 

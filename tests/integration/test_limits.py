@@ -15,7 +15,7 @@ import pytest
 
 from headrace.errors import ConflictError, KeyReusedError, PayloadError
 from headrace.graph import from_data
-from headrace.messages import Requested
+from headrace.messages import Due, Requested
 from state.children import Starter
 from state.control import pause_run, rerun, resume_run
 from state.decisions import cancel_run, replay_dead_letter
@@ -179,6 +179,20 @@ async def test_b46_a_cancel_of_a_run_in_line_frees_nothing_but_its_place(limits:
     assert (limits.begun(third), limits.permits(), await limits.wrong()) == ([True], (1, 0), [])
 
 
+async def test_b19_a_run_keeps_its_permit_over_its_backoff_and_its_retry_meets_nobody(limits: Limits):
+    patient = {"fetch": {"run": "t.fetch", "retry": {"attempts": 2, "delay": "1ms", "jitter": 0.0}}}
+    await limits.publish({**sync(), "tasks": patient})
+    first, second = await limits.starts(), await limits.starts()
+    await limits.apply(limits.failed(first))
+    await limits.go_on()
+    assert (limits.tasks(first), limits.begun(second), limits.permits()) == ([("pending", 1, 1)], [False], (1, 1))
+    await limits.apply((first, Due(0, 1, limits.nonce(first, 0, 1))))
+    assert (limits.tasks(first), await limits.wrong()) == ([("queued", 1, 2)], [])
+    await limits.apply(limits.succeeded(first, token=2))
+    await limits.go_on()
+    assert (limits.status(first), limits.begun(second), limits.permits()) == ("completed", [True], (1, 0))
+
+
 async def test_b47_a_replay_and_a_rerun_of_a_failed_run_wait_like_anybody(limits: Limits):
     await limits.publish(sync())
     failed, other = await limits.starts(), await limits.starts()
@@ -243,6 +257,23 @@ async def test_the_newest_replaces_the_oldest_and_begins_behind_its_end(limits: 
     reason = "SELECT detail ->> 'reason', actor FROM history WHERE run_id = %s AND kind = 'cancelled'"
     assert limits.query(reason, runs[0]) == [(f"run {runs[2]} takes its place", "limit")]
     assert (limits.permits(), await limits.wrong()) == ((2, 0), [])
+
+
+async def test_b36_the_backoff_of_a_run_whose_place_was_taken_starts_nothing(limits: Limits):
+    patient = {"fetch": {"run": "t.fetch", "retry": {"attempts": 3, "delay": "1ms", "jitter": 0.0}}}
+    await limits.publish({**sync("replace_oldest"), "tasks": patient})
+    first = await limits.starts()
+    await limits.apply(limits.failed(first))
+    assert limits.tasks(first) == [("pending", 1, 1)]
+    second = await limits.starts()
+    assert limits.begun(second) == [False], "it begins behind the end of what it replaces"
+    await limits.go_on()
+    assert (limits.status(first), limits.begun(second)) == ("cancelled", [True])
+    assert limits.query("SELECT count(*) FROM timer") == [(0,)]
+    await limits.apply(limits.succeeded(second))
+    await limits.apply((first, Due(0, 1, limits.nonce(first, 0, 1))))
+    assert (limits.status(first), limits.tasks(first)) == ("cancelled", [("cancelled", 1, 1)])
+    assert (limits.permits(), await limits.wrong()) == ((0, 0), [])
 
 
 async def test_a_run_that_undoes_what_it_did_keeps_its_permit_until_it_has(limits: Limits):

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from headrace.errors import ConflictError
-from headrace.messages import Admitted, Due, Lost, Requested, Returned
+from headrace.messages import Admitted, Due, Error, Failed, Lost, Requested, Returned
 from headrace.rate import Rate
 from state.control import pause_run, resume_run
 from state.decisions import cancel_run
@@ -25,6 +25,7 @@ from state.pipe import Pipe
 from state.pools import Granted, grant_slots, prioritise_run, remove_pool, say_granted, set_pool
 from state.queries.pool import get_pool, list_holders, list_waiters
 from state.queries.run import count_running
+from streams.retention import Retention
 from streams.sweeps import Sweeps
 from tests.integration.test_run_agent import Engine
 
@@ -230,6 +231,21 @@ async def test_b38_a_cancel_in_the_backoff_finds_the_slot_freed_and_its_timer_mo
     assert (pools.status(first), pools.held(), await pools.wrong()) == ("cancelled", 1, [])
 
 
+async def test_b43_a_purge_leaves_a_run_that_holds_a_slot_and_one_that_has_ended_holds_none(pools: Pools):
+    at_once = Retention(1 / 86_400_000)
+    await pools.set(1)
+    first, second = await pools.start(WORK), await pools.start(WORK)
+    assert await pools.admit() == [first]
+    async with await psycopg.AsyncConnection.connect(pools.dsn, autocommit=True) as connection:
+        assert await at_once.purge(connection) == 0
+        assert (pools.held(), pools.waiting(), await pools.wrong()) == (1, 1, [])
+        await pools.apply(pools.succeeded(first))
+        assert await at_once.purge(connection) == 1
+    assert [str(run_id) for (run_id,) in pools.query("SELECT run_id FROM run")] == [second]
+    assert await pools.admit() == [second]
+    assert (pools.held(), await pools.wrong()) == (1, [])
+
+
 async def test_b46_a_cancel_frees_what_was_held_and_nothing_else(pools: Pools):
     await pools.set(2)
     run_ids = [await pools.start(WORK) for _ in range(7)]
@@ -238,6 +254,18 @@ async def test_b46_a_cancel_frees_what_was_held_and_nothing_else(pools: Pools):
     assert (await pools.admit(), pools.held()) == ([], 2)
     await pools.ask(cancel_run, run_ids[0])
     assert (await pools.admit(), pools.held()) == ([run_ids[2]], 2)
+    assert await pools.wrong() == []
+
+
+async def test_b101_a_task_whose_body_no_worker_has_any_more_gives_its_slot_back(pools: Pools):
+    """Workers of the next version only: the run stays on its own, and its slot is there for others meanwhile."""
+    await pools.set(1)
+    first, second = await pools.start(WORK), await pools.start(WORK)
+    assert await pools.admit() == [first]
+    unknown = Failed(0, 1, pools.nonce(first, 0, 1), Error("UNKNOWN_TASK", "no such body here"), worker="w")
+    await pools.apply((first, unknown))
+    assert (pools.state(first), pools.held()) == ("pending", 0)
+    assert await pools.admit() == [second]
     assert await pools.wrong() == []
 
 

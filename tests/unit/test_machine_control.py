@@ -316,3 +316,19 @@ def test_a_run_that_stays_as_it_had_ended_tells_nothing():
     assert trial.fail("b", HOPELESS)
     assert trial.tell(Supplied(0, trial.token("a"), b"7"))
     assert not any(isinstance(action, Finish) for action in trial.told)
+
+
+def test_b44_a_resume_passes_its_pause_and_repeats_nothing_that_was_done():
+    trial = Trial(task("a"), task("b", "a"))
+    assert trial.pause()
+    assert trial.succeed("a")
+    for _ in range(2):
+        trial.restart()
+        assert (trial.states, trial.status) == ({"a": "completed", "b": "pending"}, RunStatus.PAUSED)
+    assert trial.resume()
+    assert not trial.resume()
+    trial.restart()
+    assert trial.succeed("b")
+    assert trial.status is RunStatus.COMPLETED
+    sent = [action.task for action in trial.actions if isinstance(action, Dispatch)]
+    assert sent == [0, 1]

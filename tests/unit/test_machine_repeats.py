@@ -4,6 +4,7 @@ import pytest
 
 from headrace.expressions import OF_ITS_END, compile_condition
 from headrace.machine import BuryTask, CountRounds, Dispatch, NoteRound, Reran, RunStatus, SetTimer, Supplied
+from headrace.machine.backoff import RetryPlan
 from headrace.machine.plan import Effect, RepeatPlan
 from headrace.machine.rerun import foresee
 from headrace.messages import Admitted, Error
@@ -194,6 +195,30 @@ def test_tries_count_anew_in_each_round() -> None:
     assert trial.fail("a")
     assert trial.states == {"a": "failed"}
     assert NoteRound(0, 9, 2) in trial.told
+
+
+def test_b58_a_poll_that_goes_on_for_thirty_hours_and_fails_now_and_then_uses_up_no_try() -> None:
+    hourly = RepeatPlan(DONE, 31, delay=3_600 * SECOND)
+    trial = Trial(task("a", repeat=hourly, retry=RetryPlan(5, "fixed", SECOND)))
+    for number in range(30):
+        for _ in range(4):
+            trial.fail("a")
+            assert trial.wait_for("a")
+        assert trial.succeed("a", NOT_YET)
+        assert (trial.states["a"], trial.state("a").rounds) == ("pending", number + 1)
+        assert trial.wait_for("a", "repeat")
+    assert trial.succeed("a", YES)
+    assert (trial.states["a"], trial.state("a").attempt) == ("completed", 151)
+
+
+def test_b88_a_thousand_rounds_are_a_thousand_steps_of_one_task() -> None:
+    trial = Trial(task("a", repeat=RepeatPlan(DONE, 1_000)), task("b", "a"))
+    for number in range(999):
+        assert trial.succeed("a", NOT_YET)
+        assert len(trial.told) == 4, number
+    trial.restart()
+    assert trial.succeed("a", YES)
+    assert trial.states == {"a": "completed", "b": "queued"}
 
 
 def test_an_attempt_of_a_round_has_the_round_of_that_round() -> None:
