@@ -41,6 +41,8 @@ class Checker:
         """Workflows that are paused -> since when everybody sees it."""
         self._granted: defaultdict[str, list[int]] = defaultdict(list)
         """By pool: when slots were granted, since its rate is what it is."""
+        self._went_again: set[bytes] = set()
+        """Runs that were rerun after an end."""
         scene.postgres.on_commit.append(self._see_commit)
         scene.kafka.on_record.append(self._see_record)
 
@@ -93,12 +95,14 @@ class Checker:
                 self.say(f"I25 run {_name(key)} began as if its workflow were not paused")
         if before is None or after is None:
             return
-        if before["status"] in RUN_ENDS:
-            self.say(f"I6 run {_name(key)} changed after its end: {before['status']} to {after['status']}")
         kinds = self._told_of(key[0], transaction)
+        if "reran" in kinds:
+            self._went_again.add(key[0])
+        elif before["status"] in RUN_ENDS:
+            self.say(f"I6 run {_name(key)} changed after its end: {before['status']} to {after['status']}")
         if after["row_version"] <= before["row_version"]:
             self.say(f"I7 run {_name(key)} went back to version {after['row_version']}")
-        if after["version_id"] != before["version_id"] and "migrated" not in kinds:
+        if after["version_id"] != before["version_id"] and not kinds & {"migrated", "reran"}:
             self.say(f"I19 run {_name(key)} is on another version, and nobody has moved it")
         due_at = before.get("deadline_at")
         if after["control"] & ~before["control"] & OVERDUE and (
@@ -130,7 +134,7 @@ class Checker:
                 self.say(f"I10 task {_name(key)} failed by its deadline, which is at {due_at}")
         if after["token"] < before["token"]:
             self.say(f"I4 task {_name(key)}: token fell from {before['token']} to {after['token']}")
-        if before["status"] in ENDS:
+        if before["status"] in ENDS and "reran" not in self._told_of(key[0], transaction):
             self.say(f"I6 task {_name(key)} changed after its end: {before['status']} to {after['status']}")
         if after["attempt"] < before["attempt"]:
             self.say(f"I12 task {_name(key)}: attempts fell from {before['attempt']} to {after['attempt']}")
@@ -235,6 +239,7 @@ class Checker:
         return (
             not self._scene.client.busy
             and not self._scene.client.operator.busy
+            and not self._scene.client.repairer.busy
             and all(row["finished_at"] is not None for row in tables["bulk"].values())
             and all(run["status"] in RUN_ENDS for run in tables["run"].values())
             and all(row["applied_at"] is not None for row in tables["inbox"].values())
@@ -260,6 +265,7 @@ class Checker:
         self._check_delegates()
         self._check_bulks()
         self._check_rounds()
+        self._check_letters()
         return self.violations
 
     def _check_slots(self) -> None:
@@ -464,10 +470,11 @@ class Checker:
             for signal_id in ids:
                 if (UUID(signal_id).bytes,) not in tables["signal"]:
                     self.say(f"I24 the signal {signal_id[-6:]} was answered, and is not there")
-            self._check_order(run_id, [UUID(signal_id).bytes for signal_id in ids])
+            if UUID(run_id).bytes not in self._went_again:
+                self._check_order(run_id, [UUID(signal_id).bytes for signal_id in ids])
         takers = Counter((row["run_id"], row["task"]) for row in tables["signal"].values() if row["status"] == "taken")
         for place, count in takers.items():
-            if count > 1:
+            if count > 1 and place[0] not in self._went_again:  # which waited for another each time
                 self.say(f"I10b task {_name(place)} took {count} signals")
         for (signal_id,), row in tables["signal"].items():
             where = f"signal {signal_id.hex()[-6:]} of run {_name((row['run_id'],))}"
@@ -475,7 +482,7 @@ class Checker:
                 self.say(f"I10b {where}: nobody took note of it")
             if row["status"] == "refused" and not row["reason"]:
                 self.say(f"I10b {where} was refused for no reason")
-            if row["status"] == "taken":
+            if row["status"] == "taken" and row["run_id"] not in self._went_again:
                 task = tables["task"][row["run_id"], row["task"]]
                 output = msgspec.json.decode(task["output"] or b"{}")
                 if task["status"] != "completed" or output.get("signal_id") != str(UUID(bytes=signal_id)):
@@ -519,7 +526,8 @@ class Checker:
                 self.say(f"I13 {where} was never started")
             if run is None and row["status"] not in ("refused", "cancelled"):
                 self.say(f"I1 {where} is {row['status']}, and there is no run")
-            if run is not None and row["is_awaited"] and row["status"] != run["status"]:
+            is_as_told = run is None or run["status"] == row["status"] or row["run_id"] in self._went_again
+            if run is not None and row["is_awaited"] and not is_as_told:
                 self.say(f"I13 {where} is {row['status']}, its run is {run['status']}")
             is_asked = row["cancel_asked_at"] is not None or row["run_id"] in cancelled
             if run is not None and run["status"] == "cancelled" and not is_asked:
@@ -599,8 +607,23 @@ class Checker:
         ended = Counter(key[:2] for key, row in tables["attempt"].items() if row["outcome"] == "completed")
         for (run_id, index), task in tables["task"].items():
             repeat = self._scene.plan_of(run_id).at(index).repeat
-            if repeat is not None and (task["rounds"] != ended[run_id, index] or task["rounds"] > repeat.max):
+            if repeat is None:
+                continue
+            has_other = task["rounds"] != ended[run_id, index] or task["rounds"] > repeat.max
+            if has_other and run_id not in self._went_again:  # which began with the first, or went on behind the last
                 self.say(f"I12 task {_name((run_id, index))} counts {task['rounds']} rounds of {ended[run_id, index]}")
+
+    def _check_letters(self) -> None:
+        """I22: a letter of a task is parked for as long as the task has failed under its token, and no longer."""
+        tables = self._scene.postgres.tables
+        for (kind, *of), letter in tables["dead_letter"].items():
+            if kind != "task" or letter["status"] != "parked":
+                continue
+            run_id, index, token = of
+            task = tables["task"][run_id, index]
+            if (task["status"], task["token"]) != ("failed", token):
+                now = f"{task['status']}#{task['token']}"
+                self.say(f"I22 a letter of task {_name((run_id, index))}#{token} is parked, and the task is {now}")
 
     def _check_order(self, run_id: str, ids: list[bytes]) -> None:
         """Those of no key are for whoever waits: none is taken by a task while an earlier one of them is only kept."""

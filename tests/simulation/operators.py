@@ -1,4 +1,5 @@
-"""People who act on many runs: on workflows, queues and pools, in bulk, and by moving runs to other versions."""
+"""People who act on runs: on workflows, queues and pools, in bulk, by moving runs to other versions, and by letting
+those that have ended run again."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from headrace.errors import ConflictError, NotFoundError
+from headrace.machine.place import is_compensation
 from headrace.rate import Rate
 from headrace.standing import Person
 from state.bulk import Act, start_bulk, stop_bulk
-from state.control import pause_run
+from state.control import pause_run, rerun
 from state.delegations import delegate, end_delegation
 from state.migration import move_run
 from state.pauses import pause_queue, pause_workflow, resume_queue, resume_workflow
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 Told = Callable[[Any], Coroutine[Any, Any, Any]]
 ACTS: Final[tuple[Act, ...]] = ("cancel", "terminate", "pause", "resume", "migrate", "move", "move")
+
+
+HAS_NEXT: Final = ("linear", "patient")
+"""Workflows that have a second version."""
 
 
 class Operator:
@@ -147,3 +153,47 @@ class Operator:
         for run_id in self._runs():
             priority = self._random.randint(-100, 100)
             await self._ask(prioritise_run, run_id, priority, reason="a whim", actor="operator")
+
+
+class Repairer:
+    """Lets a few runs of a seed run again after their end, while faults are on and after: what failed of them, or from
+    some task on, which may have completed; on their own version or on the next one."""
+
+    def __init__(self, scene: "Scene", store: Store, until_told: Callable[[Told], Coroutine[Any, Any, Any]]) -> None:
+        self._scene, self._store, self._until_told = scene, store, until_told
+        self._random = Random(scene.seed + 2)
+        """Apart, so that what else happens in a seed stays as it was."""
+        self._plans = Plans()
+        self.busy = 1
+        self.reruns = 0
+        """Which were accepted."""
+
+    async def run(self) -> None:
+        for _ in range(self._random.choice([0, 1, 1, 2, 3])):
+            for _ in range(40):
+                await asyncio.sleep(0.2 + self._random.random() * 0.6)
+                if await self._send_out_again():
+                    break
+        self.busy = 0
+
+    async def _send_out_again(self) -> bool:
+        tables = self._scene.postgres.tables
+        ended = [run_id for (run_id,), run in tables["run"].items() if run["finished_at"] is not None]
+        if not ended:
+            return False
+        run_id = self._random.choice(ended)
+        plan = self._scene.plan_of(run_id)
+        version = 2 if plan.name in HAS_NEXT and self._random.random() < 0.4 else None
+        places = [index for of, index in tables["task"] if of == run_id and not is_compensation(index)]
+        tasks = [] if not places or self._random.random() < 0.5 else [plan.name_of(self._random.choice(places))]
+
+        async def ask(connection: Any) -> bool:
+            given: dict[str, Any] = {"input": None, "row_version": None, "reason": "mended", "actor": "repairer"}
+            with suppress(ConflictError, NotFoundError):  # it runs again already, nothing of it failed, or it cannot
+                await rerun(connection, self._store, self._plans, UUID(bytes=run_id), tasks, **given, version=version)
+                return True
+            return False
+
+        is_accepted: bool = await self._until_told(ask)
+        self.reruns += is_accepted
+        return is_accepted

@@ -29,7 +29,7 @@ from state.starts import start_run
 from state.store import Store
 from tests.control_bits import PAUSES
 from tests.simulation.ledger import Ledger
-from tests.simulation.operators import Operator
+from tests.simulation.operators import Operator, Repairer
 from tests.simulation.postgres_clients import AsyncConnection
 from tests.simulation.scheduler import sim
 
@@ -265,12 +265,14 @@ class Client:
         """Run id -> ids of signals that were answered, in the order in which they were sent one after another."""
         self.busy = 0
         self.operator: Final = Operator(scene, store, self._until_told)
+        self.repairer: Final = Repairer(scene, store, self._until_told)
 
     async def run(self) -> None:
         """All of a seed's requests, spread over the time in which faults are on."""
         random = sim().random
         async with asyncio.TaskGroup() as group:
             group.create_task(self.operator.run())
+            group.create_task(self.repairer.run())
             group.create_task(self.resolve())
             group.create_task(self.let_go_on())
             for number in range(self._scene.runs):

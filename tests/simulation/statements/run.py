@@ -46,6 +46,13 @@ def save_runs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
 
 
 @model
+def clear_outputs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("clear_outputs", list(columns)):
+        t.put("run", (row["run_ids"],), {**(t.get("run", row["run_ids"]) or {}), "output": None})
+    return []
+
+
+@model
 def move_runs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
     for row in given("move_runs", list(columns)):
         key = (row["run_ids"],)
