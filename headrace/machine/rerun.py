@@ -73,8 +73,8 @@ def foresee(plan: Plan, run: RunState, event: Reran, at: int) -> list[Foreseen]:
         elif had_none:
             found.append(Foreseen(index, then, "did_not_happen", None, round=round))
         else:
-            asked = "lookup" if spec.effect == "reconcile" else "person"
-            found.append(Foreseen(index, then, "repeats", asked, round=round))
+            is_told = spec.effect == "reconcile"
+            found.append(Foreseen(index, then, "repeats", "lookup" if is_told else "person", round=round))
     return found
 
 

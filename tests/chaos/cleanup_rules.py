@@ -15,7 +15,8 @@ def clean_ups(facts: Facts) -> Found:
             status = facts.tasks[key]["status"] if key in facts.tasks else "untouched"
             if is_ended and status not in ("completed", "failed") and _has_begun(facts, key):
                 yield f"a clean-up is {status} at the end of its run", facts.name(key)
-            if sum(row["outcome"] == "completed" for row in facts.attempts.get(key, [])) > 1:
+            completed = sum(row["outcome"] == "completed" for row in facts.attempts.get(key, []))
+            if completed > 1 + len(facts.of_run(run_id, "reran")):  # each of which may need it again
                 yield "a clean-up completed twice", facts.name(key)
             yield from _early(facts, key)
         if found:

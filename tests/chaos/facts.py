@@ -156,9 +156,11 @@ class Facts:
         return self.effects.get(name, []) + [line for each in self.rounds(key) for line in self.effects.get(each, [])]
 
     def rounds(self, key: Key) -> list[str]:
-        """Effect keys of the rounds of a repeat; none of what is none."""
+        """Effect keys of the rounds of a repeat, with those that it may have had since it was taken up again; none of
+        what is none."""
         repeat = self.spec(key).get("repeat")
-        return [f"{self.effect_key(key)}/{number}" for number in range(repeat["max"])] if repeat else []
+        most = repeat["max"] * (1 + len(self.again(key))) if repeat else 0
+        return [f"{self.effect_key(key)}/{number}" for number in range(most)]
 
     def again(self, key: Key) -> list[int]:
         """The moves of its run from which on a task that had failed was tried anew."""

@@ -126,7 +126,7 @@ def _replaced(facts: Facts) -> Found:
         if len(rows) > 1 + again[run_id]:
             yield f"a run was asked {len(rows)} times to end for another", run_id
         run, told = facts.runs[run_id], facts.of_run(run_id, "cancelled")
-        if told and run["status"] != "cancelled":
+        if told and run["status"] != "cancelled" and not again[run_id]:
             yield f"a run that was replaced is {run['status']}", run_id
         heard = [row["applied_at"] for row in rows if row["applied_at"] is not None]
         is_late = bool(heard) and (run["finished_at"] or inf) > max(heard) + ASIDE_SECONDS

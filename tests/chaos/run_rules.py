@@ -120,16 +120,18 @@ def _outlived(facts: Facts, row: Row, child: Row, where: str) -> Found:
 # == repeats ===========================================================================================================
 def repeats(facts: Facts) -> Found:
     """I12: rounds follow each other without a gap, each with one result and one effect; the last one that was needed is
-    the last; only a replay begins anew."""
+    the last. What failed goes on where it was, behind the bound too; only what had completed and runs again begins
+    anew."""
     for key, task in facts.tasks.items():
         if not facts.rounds(key):
             continue
-        again = facts.again(key)
+        again, is_supplied = facts.again(key), bool(facts.of_task(key, "supplied"))
         done = [row for row in facts.attempts.get(key, []) if row["outcome"] == "completed"]
         for before, row in zip([None, *done], done, strict=False):
             is_anew = before is not None and any(before["row_version"] < move < row["row_version"] for move in again)
-            expected = 0 if before is None else before["round"] + 1
-            if row["round"] != expected and not (is_anew and row["round"] in (0, expected)):
+            had_completed = before is not None and bool((before["output"] or {}).get("done") or is_supplied)
+            expected = 0 if before is None or (is_anew and had_completed) else before["round"] + 1
+            if row["round"] != expected and not is_supplied:
                 yield f"round {row['round']} follows {before and before['round']}", facts.name(key)
             if before is not None and not is_anew and (before["output"] or {}).get("done"):
                 yield "another round followed one that would do", facts.name(key)

@@ -436,6 +436,13 @@ def _crowd(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> Non
     ledger[:] = [line for line in ledger if line["key"] != f"{POOLED}/d"] + _pooled("d", 1.3, 23)
 
 
+def _repeat_a_round(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
+    """Of a run that was taken up again in its second round."""
+    _row(dump, "attempt", run_id=ROUNDS, round=1).update(round=0, output={"receipt": 10, "done": True})
+    dump["history"].append(_history(ROUNDS, 3, "reran", T0 + 2, detail={}))
+    _row(dump, "attempt", run_id=ROUNDS, token=2)["row_version"] = 4
+
+
 def _ask_again(ledger: list[Any], log: list[Any], dump: dict[str, list[Any]]) -> None:
     dump["inbox"].append({**dump["inbox"][0], "inbox_id": "j"})
 
@@ -538,6 +545,7 @@ SPOILED: list[tuple[str, str, Spoil]] = [
     ("I15", "a waiter of a run that has ended", _add("pool_waiter", {"run_id": POOLED, "task": 0, "pool": "strict"})),
     ("I12", "a round that is missing", _drop("attempt", run_id=ROUNDS, round=0)),
     ("I12", "a round too many", _set("attempt", {"run_id": ROUNDS, "round": 0}, output={"receipt": 10, "done": True})),
+    ("I12", "a round that came again though it had been done", _repeat_a_round),
     ("I12", "a repeat that ended too early",
      _set("attempt", {"run_id": ROUNDS, "round": 1}, output={"receipt": 11, "done": False})),
     ("I12", "a round with two effects", _tell(_call(f"{ROUNDS}/poll/1", 2, T0 + 2.1, "done", 19))),

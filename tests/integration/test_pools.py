@@ -232,15 +232,15 @@ async def test_b38_a_cancel_in_the_backoff_finds_the_slot_freed_and_its_timer_mo
 
 
 async def test_b43_a_purge_leaves_a_run_that_holds_a_slot_and_one_that_has_ended_holds_none(pools: Pools):
-    at_once = Retention(1 / 86_400_000)
+    millisecond = 1 / 86_400_000
     await pools.set(1)
     first, second = await pools.start(WORK), await pools.start(WORK)
     assert await pools.admit() == [first]
     async with await psycopg.AsyncConnection.connect(pools.dsn, autocommit=True) as connection:
-        assert await at_once.purge(connection) == 0
+        assert await Retention(millisecond).purge(connection) == 0
         assert (pools.held(), pools.waiting(), await pools.wrong()) == (1, 1, [])
         await pools.apply(pools.succeeded(first))
-        assert await at_once.purge(connection) == 1
+        assert await Retention(millisecond).purge(connection) == 1
     assert [str(run_id) for (run_id,) in pools.query("SELECT run_id FROM run")] == [second]
     assert await pools.admit() == [second]
     assert (pools.held(), await pools.wrong()) == (1, [])
