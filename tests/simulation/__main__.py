@@ -119,10 +119,11 @@ def _tell(scene: "object", violations: list[str], took: float) -> None:
     from tests.simulation.scene import Scene
 
     assert isinstance(scene, Scene)
-    world, faults = scene.sim, sum(scene.nemesis.faults.values())
+    world, faults, reruns = scene.sim, sum(scene.nemesis.faults.values()), scene.client.repairer.reruns
     print(
         f"seed {scene.seed}: {'FAILED' if violations else 'ok'} {world.digest}"
-        f" {len(scene.postgres.tables['run'])} runs, {faults} faults, {world.now - 1_000:.1f} s in {took:.2f} s",
+        f" {len(scene.postgres.tables['run'])} runs, {reruns} reruns, {faults} faults,"
+        f" {world.now - 1_000:.1f} s in {took:.2f} s",
         *(f"\n    {violation}" for violation in violations),
         sep="",
         flush=True,

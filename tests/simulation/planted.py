@@ -164,6 +164,15 @@ def _key_lost_with_its_row() -> None:
     put(state.pools, _key_again=lambda run, task: "")
 
 
+def _rerun_repeats_blindly() -> None:
+    turn: Any = importlib.import_module("headrace.machine.turn")
+    put(turn, may_have_had=lambda spec, task: False)
+
+
+def _letter_outlives_its_rerun() -> None:
+    MODELS["close_letters"] = lambda t, *_: []
+
+
 PLANTED: Final[dict[str, Callable[[], None]]] = {
     "B01-lost-without-token": _lost_without_token,
     "B08-failure-without-ownership": _failure_without_ownership,
@@ -183,4 +192,6 @@ PLANTED: Final[dict[str, Callable[[], None]]] = {
     "bulk-item-acted-twice": _bulk_item_acted_twice,
     "child-of-a-paused-workflow-begins": _child_of_a_paused_workflow_begins,
     "key-lost-with-its-row": _key_lost_with_its_row,
+    "rerun-repeats-blindly": _rerun_repeats_blindly,
+    "letter-outlives-its-rerun": _letter_outlives_its_rerun,
 }

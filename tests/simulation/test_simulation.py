@@ -36,11 +36,15 @@ PLANTED: Final = (
     "child-of-a-paused-workflow-begins",
     "start-counts-without-its-lock",
     "key-lost-with-its-row",
+    "rerun-repeats-blindly",
+    "letter-outlives-its-rerun",
 )
 OF_WORKFLOWS = {
     "no-fence-at-the-effect": "exclusive,manual,reconcile",
     "start-counts-without-its-lock": "dropped,limited,replaced",
     "key-lost-with-its-row": "narrow",
+    "rerun-repeats-blindly": "manual,reconcile",
+    "letter-outlives-its-rerun": "finish",
 }
 """Where a bug shows in a few of them only: among all the others one seed in hundreds would meet it."""
 
