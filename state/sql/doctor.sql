@@ -524,8 +524,8 @@ FROM unnest(%(runs)s::uuid[]) AS given (run_id) JOIN task t ON t.run_id = given.
 WHERE NOT EXISTS (SELECT FROM parked_task p WHERE p.run_id = t.run_id AND p.task = t.task AND p.token = t.token);
 
 -- name: find_wrong_dead_letters
--- A task that failed after a try has its dead letter, and so has an item, but not the map it belongs to; a parked letter has its failed task; a replay goes out under a new token, and a letter
--- that came of one names it.
+-- A task that failed after a try has its dead letter, and so has an item, but not the map it belongs to; a parked letter has its failed task; a replay goes out under a new token, unless
+-- a cancel overtook it; and a letter that came of one names it.
 SELECT count(*)::int, (array_agg(what))[1:3]
 FROM unnest(%(runs)s::uuid[]) AS given (run_id)
 CROSS JOIN LATERAL (
@@ -542,7 +542,7 @@ CROSS JOIN LATERAL (
   FROM dead_letter d JOIN task t ON t.run_id = d.run_id AND t.task = d.task AND t.token = d.token
   WHERE d.run_id = given.run_id AND d.kind = 'task' AND d.status = 'replayed' AND t.withheld IS NULL AND t.status <> 'pending'
     AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = d.run_id AND i.kind = 'replayed' AND i.applied_at IS NULL)
-    AND (d.task >= 200000000 OR NOT EXISTS (
+    AND (d.task >= 200000000 OR (SELECT r.control & 64 /* CANCELLING */ = 0 FROM run r WHERE r.run_id = d.run_id) AND NOT EXISTS (
       SELECT FROM task c WHERE c.run_id = d.run_id AND (c.status = 'cancelled' AND c.task < 10000 AND c.error ->> 'code' IS DISTINCT FROM 'CHILD_CANCELLED' OR c.task >= 200000000)))
   UNION ALL
   SELECT 'dead letter ' || d.dead_letter_id || ': came of the replay of ' || d.replay_of || ', which was not replayed'

@@ -609,6 +609,7 @@ def approvals(facts: Facts) -> Found:
     for entry in facts.calls("decide", "OK"):
         said[entry["approval_id"]].add((entry["decision"], entry["actor"]))
     rows = {row["approval_id"]: row for row in facts.dump["approval"]}
+    unsure = {(entry["approval_id"], entry["actor"]) for entry in facts.calls("decide", "UNKNOWN")}
     for approval_id, decisions in said.items():
         row = rows.get(approval_id)
         if len(decisions) > (row["needed"] if row else 1):
@@ -616,8 +617,12 @@ def approvals(facts: Facts) -> Found:
         if len([each for each in decisions if each[0] == "reject"]) > 1:
             yield "two decisions were accepted", f"{approval_id} {decisions}"
         is_decided = row is not None and row["status"] in DECIDED.values() and row["decided_by"] != "expiry"
-        if row and (is_decided or row["needed"] == 1) and row["decided_by"] not in {actor for _, actor in decisions}:
-            yield f"decided by {row['decided_by']}, accepted from {decisions}", approval_id
+        by = row and row["decided_by"]
+        may_be = (
+            row and row["needed"] > 1 and (approval_id, by) in unsure
+        )  # the vote that was missing, and not answered
+        if row and (is_decided or row["needed"] == 1) and by not in {actor for _, actor in decisions} and not may_be:
+            yield f"decided by {by}, accepted from {decisions}", approval_id
     for row in rows.values():
         key = (row["run_id"], row["task"])
         told = [r for r in facts.of_task(key, "decided") if r["token"] == row["token"]]

@@ -4,7 +4,7 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import Any, Final
 
-from tests.chaos.facts import RUN_TERMINAL, Facts, Found, Row
+from tests.chaos.facts import CLOCK_SECONDS, RUN_TERMINAL, Facts, Found, Row
 from tests.chaos.workload import POOL_LIMIT_MAX, POOLS
 
 ROBBED: Final = "robbed"
@@ -72,7 +72,8 @@ def _too_fast(pool: str, rate: str, seen: list[Row]) -> Found:
 
 
 def _too_many_bodies(facts: Facts) -> Found:
-    """Only bodies whose result counted: their hand-out held its slot all the time."""
+    """Only bodies whose result counted: their hand-out held its slot all the time. A command that was read twice may
+    have its body run again behind that, and no slot is left for it."""
     moments: list[tuple[float, int]] = []
     for key, attempts in facts.attempts.items():
         spec = facts.spec(key)
@@ -81,7 +82,8 @@ def _too_many_bodies(facts: Facts) -> Found:
         for row in attempts:
             if row["outcome"] != "completed":
                 continue
-            lines = [line for line in facts.bodies(key) if line.get("token") == row["token"]]
+            until = row["ended_at"] + CLOCK_SECONDS
+            lines = [line for line in facts.bodies(key) if line.get("token") == row["token"] and line["at"] < until]
             marks = {line.get("mark"): line["at"] for line in lines if line["outcome"] in ("noted", "stale")}
             if "enter" in marks and "leave" in marks:
                 moments += [(marks["enter"], 1), (marks["leave"], -1)]

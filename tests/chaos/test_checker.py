@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.checker import RULES, cancel, check, no_false_death
+from tests.chaos.checker import RULES, approvals, cancel, check, no_false_death
 from tests.chaos.cleanup_rules import clean_ups
 from tests.chaos.facts import Facts
 from tests.chaos.report import KindLine, firing
@@ -666,6 +666,22 @@ def test_the_pause_of_a_task_may_be_lifted_behind_the_end(kind: str) -> None:
     dump["history"].append(_history(CLEANED, 9, kind, T0 + 2.5, task=1, detail={"scope": 16}))
     facts = Facts(ledger, log, dump)
     assert bool([*cancel(facts), *clean_ups(facts)]) == (kind != "resumed")
+
+
+def test_a_command_that_was_read_twice_takes_no_slot_behind_the_end() -> None:
+    ledger, log, dump = copy.deepcopy(good())
+    for number, task in enumerate("abcd"):
+        ledger += _pooled(task, 3.0, 20 + number)
+    assert not [each for each in check(ledger, log, dump) if each.invariant == "I15"]
+
+
+def test_a_vote_that_was_not_answered_may_be_the_one_that_decided() -> None:
+    ledger, log, dump = copy.deepcopy(good())
+    (row,) = dump["approval"]
+    row.update(needed=2, decided_by="eve")
+    assert [each for each in approvals(Facts(ledger, log, dump)) if "decided by eve, accepted" in each[0]]
+    log.append({**DECIDE, "actor": "eve", "outcome": "UNKNOWN"})
+    assert not [each for each in approvals(Facts(ledger, log, dump)) if "decided by eve, accepted" in each[0]]
 
 
 def test_a_call_that_may_have_happened_promises_nothing() -> None:

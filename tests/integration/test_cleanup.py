@@ -98,6 +98,24 @@ async def test_a_clean_up_that_failed_is_replayed_in_a_cancelled_run(engine: Eng
     await check(engine)
 
 
+async def test_a_replay_that_a_cancel_overtakes_is_refused_and_nothing_is_wrong_with_its_letter(engine: Engine):
+    run_id = await engine.start(LEASED)
+    await engine.apply(engine.succeeded(run_id))
+    await engine.apply(engine.failed(run_id, 1, retryable=False))
+    cancel, replay = (
+        await ask(engine, run_id, "cancelled", reason="enough"),
+        await ask(engine, run_id, "replayed", task=1, token=1),
+    )
+    engine.query("UPDATE dead_letter SET status = 'replayed', closed_at = now() WHERE task = 1 RETURNING 1")
+    await engine.apply(cancel, replay)
+    assert (engine.status(run_id), _states(engine, run_id)) == ("cancelling", ["completed", "failed", "queued"])
+    await check(engine)
+    await engine.apply(engine.succeeded(run_id, RELEASE))
+    await engine.apply(engine.succeeded(run_id, TELL))
+    assert engine.status(run_id) == "failed"
+    await check(engine)
+
+
 async def test_a_termination_ends_what_cleans_up(engine: Engine):
     run_id = await _cancelled(engine)
     await engine.apply(await ask(engine, run_id, "terminated", reason="now"))
