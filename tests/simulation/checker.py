@@ -184,16 +184,22 @@ class Checker:
             self._see_rate(pool, after["granted_at"])
 
     def _see_line(self, key: Any, after: Row | None, transaction: Transaction) -> None:
-        """The keys of the workflows here are worked out from nothing but the place, so a row that came back has it."""
+        """Also a row that was deleted comes back with the fairness key that it had. A map has six items."""
         run = self._after(transaction, "run", key[:1])
         if after is None or run is None:
             return
-        plan, item = self._scene.versions[run["version_id"]], item_of(key[1])
-        of = plan.at(key[1]).render_fairness_key(
-            b"null", lambda _: None, [msgspec.Raw(b"null")] * ((item or 0) + 1), item
-        )
-        if after["fairness_key"] != of:
-            self.say(f"I15 task {_name(key)} of key {of!r} stands in line with {after['fairness_key']!r}")
+        plan = self._scene.versions[run["version_id"]]
+
+        def output(name: str) -> bytes:
+            task = self._after(transaction, "task", (key[0], plan.index[name])) or {}
+            if task["output"] is None:
+                task = self._after(transaction, "attempt", (key[0], plan.index[name], task["token"])) or {}
+            return str(task["output"]).encode()
+
+        items = [msgspec.Raw(b"null")] * 6
+        due = plan.at(key[1]).render_fairness_key(run["input"].encode(), output, items, item_of(key[1]))
+        if after["fairness_key"] != due:
+            self.say(f"I15 task {_name(key)} of key {due!r} stands in line with {after['fairness_key']!r}")
 
     def _see_rate(self, pool: Row, at: int) -> None:
         granted, count, seconds = self._granted[pool["name"]], pool["rate_count"], pool["rate_seconds"]

@@ -169,7 +169,13 @@ WORKFLOWS: Final[dict[str, dict[str, Any]]] = {
             "b": _step("a", repeat={"until": "false", "max": 2, "on_max": "complete"}),
         }
     },
-    "brisk": {"tasks": {**{f"q{i}": _step(pool="brisk") for i in range(4)}, "b": _step("q0", "q1", pool="brisk")}},
+    "brisk": {
+        "tasks": {
+            **{f"q{i}": _step(pool={"name": "brisk", "fairness_key": "c${{ input.takes_c }}"}) for i in range(2)},
+            **{f"q{i}": _step(pool="brisk") for i in range(2, 4)},
+            "b": _step("q0", "q1", pool={"name": "brisk", "fairness_key": "t${{ tasks.q0.output.token }}"}),
+        }
+    },
 }  # fmt: skip
 NEXT: Final[dict[str, dict[str, Any]]] = {
     "linear": {"tasks": {"a": _step(), "b": _step("a", retry=2), "c": _step("b"), "d": _step("a", "c")}},
