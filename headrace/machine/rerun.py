@@ -7,7 +7,7 @@ import msgspec
 from headrace.machine.advance import advance
 from headrace.machine.effect import is_in_doubt
 from headrace.machine.event import Reran
-from headrace.machine.place import is_item, task_of
+from headrace.machine.place import ITEMS_MAX, is_item, task_of
 from headrace.machine.plan import Plan
 from headrace.machine.run_state import RunState, TaskState
 from headrace.machine.status import TaskStatus
@@ -55,7 +55,8 @@ def foresee(plan: Plan, run: RunState, event: Reran, at: int) -> list[Foreseen]:
     for place in again:
         if is_item(place) and run.task(place).token:
             items.setdefault(task_of(place), []).append(place)
-    for index in sorted(index for index in again if not is_item(index)):
+    # What it undoes, should it fail at once, is no rerun.
+    for index in sorted(place for place in again if place < ITEMS_MAX):
         spec, before, after = plan.tasks[index], run.task(index), transition.tasks[index]
         if spec.map is not None:
             found.append(_foresee_map(plan, run, index, after, items.get(index, [])))

@@ -510,6 +510,18 @@ def test_a_rerun_on_another_version_is_foreseen_as_it_happens():
     assert trial.states == {"a": "completed", "b": "queued", "c": "pending", "tell": "queued"}
 
 
+def test_a_rerun_that_fails_at_once_and_undoes_what_was_done_is_foreseen_so():
+    trial = Trial(task("a", undo="undo"), task("b", "a", condition="tasks.a.output.ok"))
+    assert trial.pause()
+    assert trial.succeed("a", b"null")
+    assert trial.terminate()
+    assert trial.states == {"a": "completed", "b": "cancelled"}
+    (foreseen,) = foresee(trial.plan, trial.run, Reran(trial.run.row_version), trial.at)
+    assert foreseen == Foreseen(1, "failed", "first", None)
+    assert rerun(trial)
+    assert (trial.status, trial.states["b"]) == (RunStatus.COMPENSATING, "failed")
+
+
 def test_a_map_goes_on_with_its_items_on_another_version():
     trial = Trial(task("pages", over=["a", "b"], failures="finish"))
     assert trial.succeed("pages.0")
