@@ -67,7 +67,14 @@ async def start(request: Request, wired: Wired) -> Response:
 
     async def act(connection: Connection) -> Answer:
         dated = await freeze(connection, wanted)
-        selection = await select_runs(connection, wired.namespace, asked.act, dated, among=asked.run_ids)
+        selection = await select_runs(
+            connection,
+            wired.namespace,
+            asked.act,
+            dated,
+            among=asked.run_ids,
+            stuck_seconds=wired.settings.api_stuck_seconds,
+        )
         if asked.dry_run:
             outlook = await look_ahead(connection, wired.store, wired.plans, asked.act, selection.ids)
             return answer(_preview(asked.act, dated, selection, outlook))

@@ -61,6 +61,7 @@ async def overview(wired: Wired) -> Response:
         workers_lost=lost,
         outbox_lag_bytes=None if relay is None else relay.lag_bytes,
         relay_renewed_seconds=None if relay is None else relay.age_seconds,
+        stuck_seconds=wired.settings.api_stuck_seconds,
         recent=_minutes(recent),
     )
     return reply(content)

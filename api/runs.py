@@ -204,7 +204,14 @@ async def _read_begun(wiring: Wiring, connection: Connection, run: StoredRun) ->
 
 async def _page(wiring: Wiring, connection: Connection, wanted: Filter, limit: int, page: str | None) -> RunPage:
     before = ID_MAX if page is None else page_key(page, wanted, ById).id
-    found = await find_runs(connection, wiring.namespace, wanted, before=before, limit=limit + 1)
+    found = await find_runs(
+        connection,
+        wiring.namespace,
+        wanted,
+        before=before,
+        limit=limit + 1,
+        stuck_seconds=wiring.settings.api_stuck_seconds,
+    )
     runs = await _complete(wiring, connection, await read_runs(connection, wiring.namespace, found.ids[:limit]))
     if len(runs) < len(found.ids):  # as many as fit on a page, or as large payloads left room for
         return RunPage(runs, page_token(wanted, runs[-1].run_id), None)

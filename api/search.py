@@ -55,7 +55,7 @@ async def count(wired: Wired, filter: FilterText = "") -> Response:
     """How many runs match: exact up to a bound, then `has_more`."""
     wanted = parse("runs", filter)
     async with wired.database.reading() as connection:
-        found = await count_runs(connection, wired.namespace, wanted)
+        found = await count_runs(connection, wired.namespace, wanted, stuck_seconds=wired.settings.api_stuck_seconds)
     return reply(RunCount(str(wanted), found.runs, found.has_more, found.since))
 
 
@@ -64,7 +64,7 @@ async def facets(wired: Wired, filter: FilterText = "") -> Response:
     """How many of the runs that match have each status, workflow, version, trigger, queue and error code."""
     wanted = parse("runs", filter)
     async with wired.database.reading() as connection:
-        found = await count_facets(connection, wired.namespace, wanted)
+        found = await count_facets(connection, wired.namespace, wanted, stuck_seconds=wired.settings.api_stuck_seconds)
     by_field: dict[str, list[FacetValue]] = defaultdict(list)
     for row in found.rows:
         clause = Clause(row.field, (escape(row.value),))
@@ -78,7 +78,9 @@ async def histogram(wired: Wired, filter: FilterText = "", buckets: Buckets = 60
     """When the runs that match were started, and how they stand now."""
     wanted = parse("runs", filter)
     async with wired.database.reading() as connection:
-        found = await count_by_time(connection, wired.namespace, wanted, buckets=buckets)
+        found = await count_by_time(
+            connection, wired.namespace, wanted, buckets=buckets, stuck_seconds=wired.settings.api_stuck_seconds
+        )
     by_time: dict[datetime, dict[str, int]] = defaultdict(dict)
     for row in found.rows:
         by_time[row.at][row.status] = row.runs

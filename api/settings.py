@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
 from headrace.errors import ConfigurationError
+from state.filter_sql import STUCK_SECONDS
 from state.settings import EngineSettings
 
 LOCAL_TOKEN_CHARS_MIN: Final = 32
@@ -35,6 +36,9 @@ class ApiSettings(EngineSettings):
     api_backlog_max: int = Field(default=100_000, ge=0)
     """Runs under way from which on another start is refused with 429; those that wait for people do not count. 0: no
     limit."""
+    api_stuck_seconds: float = Field(default=STUCK_SECONDS, gt=0, le=86_400)
+    """For so long no worker serves its queue, or what is due does not move it, before a run is called stuck, and before
+    the console warns of such a queue. Longer than a restart of the workers takes."""
     api_link_key: SecretStr = SecretStr("")
     """Signs the addresses by which people decide; the same for all API processes. Empty: a key that Postgres keeps."""
     api_url: str = ""

@@ -16,6 +16,7 @@ from headrace.machine.status import PAUSED, RUN_TERMINAL
 from state.bulk import SELECTED_MAX, Selection, Turn
 from state.bulk_moves import judge
 from state.control import Standing, foresee, load_runs, stand, touch_runs, why_not
+from state.filter_sql import STUCK_SECONDS
 from state.migration import look_at_moves
 from state.plans import Plans
 from state.queries.rows import Connection
@@ -64,14 +65,26 @@ class Outlook(NamedTuple):
 
 # == asked for by people ===============================================================================================
 async def select_runs(
-    connection: Connection, namespace: str, act: RunAct, filter: Filter, *, among: Collection[UUID] | None = None
+    connection: Connection,
+    namespace: str,
+    act: RunAct,
+    filter: Filter,
+    *,
+    among: Collection[UUID] | None = None,
+    stuck_seconds: float = STUCK_SECONDS,
 ) -> Selection:
     """Those that match and that no open bulk of the same act has. A filter that says no status means those in which the
     act can be done; for a rerun, those that failed. among: of these only, however they stand."""
     if among is None and not filter.named("status") and not filter.named("is"):
         filter = filter.and_("status", *_MEANT[act])
     found, bound = await find_runs(
-        connection, namespace, filter, limit=SELECTED_MAX + 1, among=among, not_in_bulk_of=act
+        connection,
+        namespace,
+        filter,
+        limit=SELECTED_MAX + 1,
+        among=among,
+        not_in_bulk_of=act,
+        stuck_seconds=stuck_seconds,
     )
     return Selection(found[:SELECTED_MAX][::-1], len(found) > SELECTED_MAX or bound is not None)
 

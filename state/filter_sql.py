@@ -39,8 +39,8 @@ LOOKS_WITHIN: Final = 2_000
 PATIENCE: Final = 10
 """So many times as far looks who acts on many: that is asked for rarely, and what was not looked at is left out."""
 STUCK_SECONDS: Final = 60.0
-"""For so long nobody serves its queue, or what is due does not move it, before a run is called stuck: what the sweeps
-set right by themselves has happened by then."""
+"""For so long nobody serves its queue, or what is due does not move it, before a run is called stuck, unless the API is
+set otherwise: what the sweeps set right by themselves has happened by then."""
 IDS_MAX: Final = 10_000
 SPOTS_MAX: Final = 100_000
 """Tasks of all graphs that a name may stand for."""
@@ -131,8 +131,12 @@ def _not(condition: sql.Composable) -> sql.Composable:
     return sql.SQL("NOT coalesce(({}), false)").format(condition)
 
 
-async def conditions_of(connection: Connection, namespace: str, filter: Filter) -> Conditions:
+async def conditions_of(
+    connection: Connection, namespace: str, filter: Filter, *, stuck_seconds: float = STUCK_SECONDS
+) -> Conditions:
     """Look up what names stand for, and put the conditions together. In the caller's snapshot.
+
+    stuck_seconds: for so long nothing moves a run before it is stuck.
 
     Raises FilterError when a name stands for too much.
     """
@@ -145,7 +149,10 @@ async def conditions_of(connection: Connection, namespace: str, filter: Filter) 
     await _add_ids(connection, namespace, made, filter)
     _add_statuses(made, filter)
     for clause in filter.clauses:
-        await _add_own(connection, namespace, made, clause, now)
+        if made.of == "runs" and _asks_for_stuck(clause):
+            await _add_stuck(connection, namespace, made, clause, stuck_seconds)
+        else:
+            await _add_own(connection, namespace, made, clause, now)
     if filter.of == "runs" and any(
         clause.field.partition(".")[0] in _DEAR or _asks_for_stuck(clause) for clause in filter.clauses
     ):
@@ -292,9 +299,6 @@ def _is_of_open_runs(filter: Filter) -> bool:
 # == one by one ========================================================================================================
 async def _add_own(connection: Connection, namespace: str, made: Conditions, clause: Clause, now: datetime) -> None:
     name = clause.field
-    if made.of == "runs" and _asks_for_stuck(clause):
-        await _add_stuck(connection, namespace, made, clause)
-        return
     if name in ("run", "key", "parent", "workflow", "version", "is", "run_status"):
         return
     if made.of == "runs" and name in ("status", "task", "queue"):
@@ -312,13 +316,13 @@ async def _add_own(connection: Connection, namespace: str, made: Conditions, cla
         made.look.append(_condition(made, own, clause, now))
 
 
-async def _add_stuck(connection: Connection, namespace: str, made: Conditions, clause: Clause) -> None:
+async def _add_stuck(connection: Connection, namespace: str, made: Conditions, clause: Clause, seconds: float) -> None:
     """Besides the statuses, which stand among the others already."""
-    given = {"namespace": namespace, "seconds": STUCK_SECONDS, "scanned": LOOKS_CHEAP, "limit": SPOTS_MAX}
+    given = {"namespace": namespace, "seconds": seconds, "scanned": LOOKS_CHEAP, "limit": SPOTS_MAX}
     unserved = await fetch(connection, int, _SEARCH.text("find_spots_unserved"), **given)
     others = frozenset().union(*(_standing(clause, value) for value in clause.values if value != "stuck"))
     is_other = made.add(_RUNS.text("status"), values=sorted(status.value for status in others))
-    is_stuck = made.add(_RUNS.text("is_stuck"), unserved=unserved, seconds=STUCK_SECONDS)
+    is_stuck = made.add(_RUNS.text("is_stuck"), unserved=unserved, seconds=seconds)
     made.look.append(
         _turned(_any([is_other, sql.SQL("({} AND ({}))").format(sql.SQL(_RUNS.text("is_open")), is_stuck)]), clause)
     )

@@ -43,5 +43,7 @@ class Overview(msgspec.Struct):
     """Whose lease ran out within the last hour."""
     outbox_lag_bytes: int | None
     relay_renewed_seconds: float | None
+    stuck_seconds: float
+    """For so long nothing moves a run before it is called stuck."""
     recent: list[MinuteOfRuns]
     """The last hour, of the newest 10,000 runs."""

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from headrace.filter import Filter
-from state.filter_sql import CANDIDATES, LOOKS_CHEAP, PATIENCE, Conditions, conditions_of
+from state.filter_sql import CANDIDATES, LOOKS_CHEAP, PATIENCE, STUCK_SECONDS, Conditions, conditions_of
 from state.queries.rows import ID_MAX, Connection, fetch_filtered
 
 FACET_VALUES_MAX: Final = 20
@@ -128,10 +128,11 @@ async def find_runs(
     limit: int,
     among: Collection[UUID] | None = None,
     not_in_bulk_of: str | None = None,
+    stuck_seconds: float = STUCK_SECONDS,
 ) -> FoundRuns:
     """The newest that match. among: of these only. not_in_bulk_of: for an act on many: only runs of which no open bulk
-    asks it, and searched for with PATIENCE."""
-    made = await conditions_of(connection, namespace, filter)
+    asks it, and searched for with PATIENCE. stuck_seconds: here and below as in `conditions_of`."""
+    made = await conditions_of(connection, namespace, filter, stuck_seconds=stuck_seconds)
     if among is not None:
         made.only(among)
     if not_in_bulk_of is not None:
@@ -151,8 +152,10 @@ async def _bound(connection: Connection, made: Conditions, given: dict[str, Any]
     return found[0] if found else None
 
 
-async def count_runs(connection: Connection, namespace: str, filter: Filter) -> Counted:
-    made = await conditions_of(connection, namespace, filter)
+async def count_runs(
+    connection: Connection, namespace: str, filter: Filter, *, stuck_seconds: float = STUCK_SECONDS
+) -> Counted:
+    made = await conditions_of(connection, namespace, filter, stuck_seconds=stuck_seconds)
     if made.is_nothing:
         return Counted(0, False, None)
     scanned = _scanned(made)
@@ -161,8 +164,10 @@ async def count_runs(connection: Connection, namespace: str, filter: Filter) -> 
     return Counted(runs, looked_at >= scanned, since)
 
 
-async def count_facets(connection: Connection, namespace: str, filter: Filter) -> Facets:
-    made = await conditions_of(connection, namespace, filter)
+async def count_facets(
+    connection: Connection, namespace: str, filter: Filter, *, stuck_seconds: float = STUCK_SECONDS
+) -> Facets:
+    made = await conditions_of(connection, namespace, filter, stuck_seconds=stuck_seconds)
     if made.is_nothing:
         return Facets(0, False, [])
     scanned = _scanned(made)
@@ -174,9 +179,11 @@ async def count_facets(connection: Connection, namespace: str, filter: Filter) -
     return Facets(total.runs, int(total.value) >= scanned, [row for row in rows if row.field])
 
 
-async def count_by_time(connection: Connection, namespace: str, filter: Filter, *, buckets: int) -> Histogram:
+async def count_by_time(
+    connection: Connection, namespace: str, filter: Filter, *, buckets: int, stuck_seconds: float = STUCK_SECONDS
+) -> Histogram:
     """buckets: how many at most."""
-    made = await conditions_of(connection, namespace, filter)
+    made = await conditions_of(connection, namespace, filter, stuck_seconds=stuck_seconds)
     if made.is_nothing:
         return Histogram(Counted(0, False, None), 1, [])
     scanned = _scanned(made)

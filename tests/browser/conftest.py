@@ -20,6 +20,8 @@ from headrace.stack import Stack
 from tests.browser.browser_app import WORKFLOWS
 from tests.browser.window import WAIT_SECONDS, Console, Engine
 
+STUCK_SECONDS: Final = 5.0
+"""Instead of a minute, so that a test can wait it out."""
 CHROMIUMS: Final = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -57,7 +59,7 @@ def engine(
             prefix=prefix,
             log_level="warning",
             queues=("default",),
-            settings={"HEADRACE_SLOT": prefix},
+            settings={"HEADRACE_SLOT": prefix, "HEADRACE_API_STUCK_SECONDS": f"{STUCK_SECONDS:g}"},
         ) as stack,
         httpx.Client(base_url=stack.api_url, timeout=20, headers={**stack.headers, "Headrace-Actor": "ada"}) as http,
     ):

@@ -2,8 +2,9 @@
 
 import pytest
 
+from api.app import create_app
 from headrace.filter_field import NOUNS, Kind, fields_of
-from tests.integration.api.conftest import ORDERS
+from tests.integration.api.conftest import ORDERS, client
 
 PRICED = """
 name: priced
@@ -370,6 +371,20 @@ async def test_a_queue_without_a_worker_is_given_a_minute(api, engine, scene, se
     )
     make_so(engine, statement.replace("GIVEN", session), scene)
     assert await names(api, scene, "is:stuck") == (["queued"] if is_stuck else [])
+
+
+@pytest.mark.parametrize(("seconds", "is_stuck"), [(90, False), (30, True)])
+async def test_how_long_a_run_may_stand_before_it_is_stuck_is_a_setting(settings, engine, scene, seconds, is_stuck):
+    """In every question that takes a filter of runs; the overview tells it to the console."""
+    make_so(engine, "UPDATE task SET changed_at = AGO WHERE run_id = 'QUEUED'", scene)
+    app = create_app(settings.model_copy(update={"api_stuck_seconds": seconds}))
+    async with app.router.lifespan_context(app), client(app) as api:
+        assert (await api.read("/overview"))["stuck_seconds"] == seconds
+        assert await names(api, scene, "is:stuck") == (["queued"] if is_stuck else [])
+        for path in ("count", "facets", "histogram"):
+            assert (await api.read(f"/runs/{path}", filter="is:stuck"))["count"] == is_stuck, path
+        asked = {"act": "cancel", "filter": "is:stuck", "reason": "", "dry_run": True}
+        assert len((await api.post("/bulk", json=asked)).json()["run_ids"]) == is_stuck
 
 
 async def test_what_undoes_a_task_may_be_stuck_in_a_queue_of_its_own(api, engine):

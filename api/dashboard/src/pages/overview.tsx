@@ -12,7 +12,6 @@ import { Empty, Failure, Loading, Notice, Panel } from "../ui/parts";
 import { Progress } from "../ui/progress";
 import { look, Status, type Tone } from "../ui/status";
 
-const LATE_QUEUE_SECONDS = 60;
 const LAG_BYTES = 16 * 1024 * 1024;
 
 export function OverviewPage() {
@@ -32,7 +31,7 @@ export function OverviewPage() {
         <Tile to="/runs?filter=status:running" icon="ring" tone="busy" word="Running" value={data.runs.running ?? 0} more="runs with something to do" />
         <Tile to="/approvals" icon="person" tone={data.approvals_waiting + data.parked_tasks ? "wait" : "idle"} word="Wait for a person" value={data.approvals_waiting + data.parked_tasks} more={data.parked_tasks ? `${data.parked_tasks} of them: did it happen?` : "approvals to decide"} />
         <Tile to="/dead-letters" icon="letters" tone={data.dead_letters_parked ? "bad" : "idle"} word="Dead letters" value={data.dead_letters_parked} more="to repair and replay" />
-        <Tile to="/runs?filter=is:stuck" icon="alert" tone={stuck?.count ? "warn" : "idle"} word="Stuck" value={stuck?.count ?? "–"} more={stuck?.has_more ? "of the newest open runs" : "runs that only an operator moves"} />
+        <Tile to="/runs?filter=is:stuck" icon="alert" tone={stuck?.count ? "warn" : "idle"} word="Stuck" title={`Nobody has served their queue, or what is due has not moved them, for ${data.stuck_seconds} s; or they stand aside`} value={stuck?.count ?? "–"} more={stuck?.has_more ? "of the newest open runs" : "runs that only an operator moves"} />
         <Tile to="/workers" icon="workers" tone={data.workers_lost ? "warn" : data.workers_live ? "ok" : "warn"} word="Workers" value={data.workers_live} more={data.workers_lost ? `${data.workers_lost} lost within the hour` : "live sessions"} />
         <Tile to="/system" icon="clock" tone={data.timers_late ? "warn" : "idle"} word="Timers late" value={data.timers_late} more={data.timers_late ? `by ${length(data.timer_lateness_seconds * 1000)}` : "all on time"} />
         <Tile to="/system" icon="triggers" tone={lagTone(data)} word="Outbox lag" value={data.outbox_lag_bytes === null ? "–" : size(data.outbox_lag_bytes)} more={data.relay_renewed_seconds === null ? "no relay yet" : `relay heard of ${length(data.relay_renewed_seconds * 1000)} ago`} />
@@ -109,7 +108,7 @@ const lagTone = (data: Schemas["Overview"]): Tone =>
   data.relay_renewed_seconds === null || data.relay_renewed_seconds > 30 || (data.outbox_lag_bytes ?? 0) > LAG_BYTES ? "warn" : "idle";
 
 function Alarms({ overview }: { overview: Schemas["Overview"] }) {
-  const alone = overview.queues.filter((queue) => queue.queued > 0 && !queue.workers && queue.oldest_seconds >= LATE_QUEUE_SECONDS);
+  const alone = overview.queues.filter((queue) => queue.queued > 0 && !queue.workers && queue.oldest_seconds >= overview.stuck_seconds);
   const attention = overview.runs.needs_attention ?? 0;
   const pauses = usePauses().data;
   const silent = overview.relay_renewed_seconds === null || overview.relay_renewed_seconds > 30;
@@ -139,9 +138,9 @@ function Alarms({ overview }: { overview: Schemas["Overview"] }) {
   );
 }
 
-function Tile({ to, icon, tone, word, value, more }: { to: string; icon: IconName; tone: Tone; word: string; value: ReactNode; more: string }) {
+function Tile({ to, icon, tone, word, value, more, title }: { to: string; icon: IconName; tone: Tone; word: string; value: ReactNode; more: string; title?: string }) {
   return (
-    <Link to={to} className={`tile tone-${tone}`}>
+    <Link to={to} className={`tile tone-${tone}`} title={title}>
       <span className="tile-word"><Icon name={icon} size={14} />{word}</span>
       <span className="tile-value num">{typeof value === "number" ? value.toLocaleString("en") : value}</span>
       <span className="tile-more">{more}</span>
