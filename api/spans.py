@@ -59,6 +59,7 @@ def _task(spec: TaskPlan, row: StandingRow | None, spans: list[SpanRow]) -> Task
         attempt=row.attempt if row else 0,
         token=row.token if row else 0,
         needs=list(spec.needs),
+        join=str(spec.join),
         due_at=row.due_at if row else None,
         changed_at=row.changed_at if row else None,
         worker=row.worker if row else None,

@@ -8,6 +8,7 @@ only.
     sizes        how much each does
     session      one command: the servers (rig), the stacks on them (bench), what they showed (report)
     saturation, latency, wide, timers, recovery, history, reads, growth, payloads: W1 to W9, and idle, overload, backlog
+    console, watched: the operator's console in a real browser (browser), and what it costs the engine
     aged         a database with a million finished runs
     load, callers  processes that start runs: as the trigger agent does it, and over HTTP
     peers/       the same work on what users would pick instead

@@ -11,6 +11,8 @@ W8        W1 with 1, 2, 4 streams processes, and with 1, 2, 4, 8 workers
 W9        payloads of 10 KiB and 200 KiB
 idle      CPU while nothing runs, in percent of a core
 sustained W1 for a million steps, with 4,000 runs under way and with all at once. Only when named
+console   its pages in a browser, with that many runs, a run of 10,000 tasks, a map of 10,000 items. Only when named
+W1-console  W1 with a browser that looks on, against W1 without. Only when named
 overload  ten times the saturated arrival for 60 s: memory, answers, time back to normal. Only when named
 backlog   a backlog is not taken for a loss (`python -m benchmarks.backlog`). Only when named
 
@@ -28,6 +30,7 @@ from typing import Final
 
 from benchmarks import (
     backlog,
+    console,
     growth,
     history,
     idle,
@@ -38,6 +41,7 @@ from benchmarks import (
     recovery,
     saturation,
     timers,
+    watched,
     wide,
 )
 from benchmarks.report import Report
@@ -52,9 +56,11 @@ WORKLOADS: Final[Mapping[str, Callable[[Session], None]]] = {
     "W3": wide.measure,
     "W4": timers.measure,
     "W9": payloads.measure,
+    "W1-console": watched.measure,
     "idle": idle.measure,
     "W6": history.measure,
     "W7": reads.measure,
+    "console": console.measure,
     "W8": growth.measure,
     "sustained": saturation.sustain,
     "overload": overload.measure,
@@ -102,7 +108,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rates", help="runs per second of W2, separated by commas")
     parser.add_argument("--runs", type=int, help="of W1, and of W6 in each turn")
     parser.add_argument("--timers", type=int, help="of W4")
-    parser.add_argument("--finished", type=int, help="runs behind W6 and W7")
+    parser.add_argument("--finished", type=int, help="runs behind W6, W7 and console")
     parser.add_argument("--seconds", type=float, help="of the overload")
     options = parser.parse_args()
     names = options.only.split(",") if options.only else ["W1"] if options.quick else DEFAULT

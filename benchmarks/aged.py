@@ -18,7 +18,7 @@ import psycopg
 from psycopg import sql
 
 from benchmarks.bench import Bench, run_id_of_now
-from benchmarks.workflows import FAILING, VICTIM
+from benchmarks.workflows import FAILING, STRANDED, VICTIM
 from state.doctor import OF_RUNS, examine
 
 TEMPLATES: Final = 8
@@ -89,6 +89,18 @@ def fill(bench: Bench, workflow: str, runs: int) -> None:
     size = float(bench.one("SELECT pg_database_size(current_database())::float")) / 2**30
     print(f"bench: {runs} finished runs written in {time.monotonic() - began:.0f} s, {size:.2f} GiB\n", flush=True)
     asyncio.run(_examine(bench, min(runs, EXAMINED_MAX)))
+
+
+def strand(bench: Bench, runs: int) -> None:
+    """Have so many open runs that are stuck, by the API's own word."""
+    bench.publish(STRANDED)
+    bench.load(STRANDED["name"], "burst", str(runs), "--no-wait")
+    bench.wait(lambda: _count(bench, "is:stuck") == runs, PATIENCE_SECONDS, f"{runs} runs to be stuck")
+
+
+def _count(bench: Bench, filter: str) -> int:
+    answer = httpx.get(f"{bench.stack.api_url}/runs/count", headers=bench.stack.headers, params={"filter": filter})
+    return int(answer.raise_for_status().json()["count"])
 
 
 def _finish_templates(bench: Bench, workflow: str) -> list[UUID]:

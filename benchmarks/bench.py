@@ -69,13 +69,13 @@ class Bench:
             answer.raise_for_status()
 
     # -- one measurement
-    def measure(self, steps_per_run: int, *load: str) -> Measurement:
+    def measure(self, steps_per_run: int, *load: str, others: Mapping[str, int] | None = None) -> Measurement:
         """Run a load (the arguments of `benchmarks.load`) to its end; answers rates, CPU by part, bytes, latencies.
-        Raises SystemExit when a run is not as it must be."""
+        others: more parts, by pid. Raises SystemExit when a run is not as it must be."""
         since, batches = run_id_of_now(), self._batches()
         with self.start_load(*load, "--on-word") as process:
             _read_line(process)
-            with self.meter() as meter:
+            with self.meter(others) as meter:
                 told = _end_of(process, "begin\n")
         self._verify(since, told, steps_per_run)
         steps = told["runs"] * steps_per_run
@@ -105,11 +105,12 @@ class Bench:
             text=True,
         )
 
-    def meter(self) -> "Meter":
-        return Meter(self)
+    def meter(self, others: Mapping[str, int] | None = None) -> "Meter":
+        return Meter(self, others)
 
-    def sampler(self) -> Sampler:
-        return Sampler(self.stack.pids() | {"broker": self.kafka.pid or 0}, self.postgres.pid or 0)
+    def sampler(self, others: Mapping[str, int] | None = None) -> Sampler:
+        roots = {**self.stack.pids(), "broker": self.kafka.pid or 0, **(others or {})}
+        return Sampler(roots, self.postgres.pid or 0)
 
     # -- asking
     def rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
@@ -158,9 +159,9 @@ class Bench:
 class Meter:
     """What the processes of a stack use while the block lasts."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, others: Mapping[str, int] | None = None) -> None:
         self._bench = bench
-        self.sampler = bench.sampler()
+        self.sampler = bench.sampler(others)
         self._halt = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="meter", daemon=True)
         self._wal: Any = None

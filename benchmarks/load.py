@@ -45,6 +45,7 @@ class Load:
         self._plan = Plans().latest_sync(self._connection, settings.namespace, workflow)
         self._payload_bytes, self._given = payload_bytes, given or {}
         self._draw = random.Random(1)
+        self._since = new_run_id()
 
     def start(self, due: list[float]) -> None:
         """Start one run for each instant (seconds since 1970) in one transaction."""
@@ -61,10 +62,12 @@ class Load:
         return base64.b64encode(self._draw.randbytes(self._payload_bytes * 3 // 4)).decode()
 
     def left(self) -> int:
+        """Runs of this load that have not ended, and others that were started meanwhile."""
         row = self._connection.execute(
             "SELECT count(*) FROM run "
             "WHERE status IN ('running', 'waiting', 'pausing', 'paused', 'cancelling', 'compensating', "
-            "'needs_attention')"
+            "'needs_attention') AND run_id > %s",
+            (self._since,),
         ).fetchone()
         return int(row[0]) if row else 0
 

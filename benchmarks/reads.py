@@ -1,5 +1,6 @@
-"""W7: what the API's reads take with 1 M finished runs behind: lists, their filters, deep pages, and one run with as
-many tasks as a graph may have. One request at a time, over one connection, in random order."""
+"""W7: what the API's reads take with 1 M finished runs behind, and some that are stuck: lists, their filters, deep
+pages, and one run with as many tasks as a graph may have. One request at a time, over one connection, in random
+order."""
 
 import random
 import time
@@ -33,8 +34,8 @@ Asked = Mapping[str, tuple[str, Mapping[str, Any]]]
 
 
 def measure(session: Session) -> None:
-    sizes, bench = session.sizes, session.aged
-    wide = _run_wide(bench, sizes.wide_tasks)
+    sizes, bench = session.sizes, session.stranded
+    wide = run_wide(bench, sizes.wide_tasks)
     asked = {**_of_lists(bench), **_of_a_run(wide, sizes.wide_tasks)}
     pgbench = session.calibrate()
     found = _ask(bench, asked, sizes.requests)
@@ -54,7 +55,7 @@ def measure(session: Session) -> None:
     )
 
 
-def _run_wide(bench: Bench, tasks: int) -> str:
+def run_wide(bench: Bench, tasks: int) -> str:
     """Run one run of so many tasks to its end; its id."""
     workflow, since = fan_out(tasks - 2), run_id_of_now()
     bench.publish(workflow)
@@ -87,6 +88,8 @@ def _of_lists(bench: Bench) -> Asked:
             f"runs, filter {filter}": ("/runs", {"filter": filter})
             for filter in (
                 "is:open -workflow:none",
+                "is:stuck",
+                "-is:stuck is:open",
                 "started:>-1h status:completed",
                 "failed:* code:ERROR",
                 "input.customer:nobody",
@@ -98,7 +101,7 @@ def _of_lists(bench: Bench) -> Asked:
         **{
             f"{what}{' of ' + filter if filter else ''}": (f"/runs/{path}", {"filter": filter})
             for path, what in (("count", "count"), ("facets", "facets"), ("histogram", "histogram"))
-            for filter in ("", "status:failed", f"workflow:{CHAIN['name']}", "input.customer:nobody")
+            for filter in ("", "status:failed", f"workflow:{CHAIN['name']}", "input.customer:nobody", "is:stuck")
         },
         "tasks, failed": ("/tasks", {"filter": "status:failed"}),
         "attempts, lost": ("/attempts", {"filter": "outcome:lost"}),

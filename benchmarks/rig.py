@@ -21,6 +21,8 @@ from state.settings import EngineSettings
 
 ROOT: Final = Path(__file__).parent.parent
 LEASE_SECONDS: Final = 30.0
+STUCK_SECONDS: Final = 2.0
+"""So that what is stuck can be asked for without waiting a minute."""
 PARTITIONS: Final[int] = EngineSettings.model_fields["partitions"].default
 """The engine's own."""
 POSTGRES: Final[Mapping[str, str]] = {"max_wal_size": "8GB", "checkpoint_timeout": "15min"}
@@ -112,7 +114,11 @@ class Rig:
                 partitions=self.partitions,
                 prefix=name,
                 log_level="warning",
-                settings={"HEADRACE_HOST": self.host, "HEADRACE_SLOT": name},
+                settings={
+                    "HEADRACE_HOST": self.host,
+                    "HEADRACE_SLOT": name,
+                    "HEADRACE_API_STUCK_SECONDS": f"{STUCK_SECONDS:g}",
+                },
             ) as stack,
             contextlib.closing(Bench(stack, postgres, self.kafka, name)) as bench,
         ):

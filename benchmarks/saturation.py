@@ -4,6 +4,7 @@ sustained: the same for a million steps, with a bounded number under way and wit
 """
 
 import statistics
+from collections.abc import Mapping
 
 from benchmarks.bench import Bench, Measurement, byte_rows, cpu_rows, memory_text
 from benchmarks.session import CHAIN, STEPS, Session
@@ -20,8 +21,9 @@ def measure(session: Session) -> None:
     session.report.add("W1", title, [*rows, batches, *byte_rows(found)], found, pgbench_c8=pgbench)
 
 
-def saturate(bench: Bench, runs: int, *, open_max: int = 0) -> Measurement:
-    return bench.measure(STEPS, CHAIN["name"], "burst", str(runs), "--open-max", str(open_max))
+def saturate(bench: Bench, runs: int, *, open_max: int = 0, others: Mapping[str, int] | None = None) -> Measurement:
+    """others: more parts whose CPU is told, by pid."""
+    return bench.measure(STEPS, CHAIN["name"], "burst", str(runs), "--open-max", str(open_max), others=others)
 
 
 def sustain(session: Session) -> None:

@@ -23,6 +23,7 @@ class Session:
         self._open = contextlib.ExitStack()
         self._bench: Bench | None = None
         self._aged: Bench | None = None
+        self._is_stranded = False
 
     def __enter__(self) -> Self:
         return self
@@ -49,10 +50,21 @@ class Session:
             aged.fill(self._aged, CHAIN["name"], self.sizes.finished)
         return self._aged
 
+    @property
+    def stranded(self) -> Bench:
+        """The same with open runs besides that only an operator moves, which have been stuck for long enough to be
+        called so. They are there from then on."""
+        bench = self.aged
+        if not self._is_stranded:
+            aged.strand(bench, self.sizes.stranded_runs)
+            self._is_stranded = True
+        return bench
+
     def close_benches(self) -> None:
         """Stop what is shared, for a workload that wants the machine for its own stack."""
         self._open.close()
         self._bench = self._aged = None
+        self._is_stranded = False
 
     def calibrate(self) -> float:
         return self.rig.calibrate(self.sizes.calibration_seconds)

@@ -32,6 +32,12 @@ class Sizes:
     """W7, of the widest run: the most that a graph may have."""
     requests: int = 60
     """W7, of each kind."""
+    stranded_runs: int = 2_000
+    """W7 and console, open runs that only an operator moves."""
+    items: int = 10_000
+    """console, of the map: the most that a map may have."""
+    busy_steps: int = 2_000
+    """W1-console, of the run that is looked at: more than end while W1 goes on."""
     growth_runs: int = 2_500
     """W8, of each number of processes."""
     streams: tuple[int, ...] = (1, 2, 4)
@@ -63,6 +69,9 @@ TINY: Final = Sizes(
     finished=10_000,
     wide_tasks=1_000,
     requests=10,
+    stranded_runs=100,
+    items=1_000,
+    busy_steps=500,
     growth_runs=150,
     streams=(1, 2),
     workers=(1, 2),

@@ -32,3 +32,12 @@ LATER: Final[dict[str, Any]] = {"name": "later", "tasks": {"only": {"run": "benc
 FAILING: Final[dict[str, Any]] = {"name": "failing", "tasks": {"only": {"run": "bench.fail", "retry": 1}}}
 VICTIM: Final[dict[str, Any]] = {"name": "victim", "tasks": {"only": {"run": "bench.long_once"}}}
 """One task whose first attempt lasts for a minute."""
+MAP: Final[dict[str, Any]] = {
+    "name": "items",
+    "tasks": {
+        "rows": {"run": "bench.step", "map": {"over": "${{ input.items }}"}},
+        "done": {"run": "bench.step", "needs": ["rows"]},
+    },
+}
+STRANDED: Final[dict[str, Any]] = {"name": "stranded", "tasks": {"only": {"run": "bench.step", "queue": "nobody"}}}
+"""One task in a queue that no worker serves."""

@@ -36,6 +36,8 @@ class TaskSpans(msgspec.Struct):
     token: int
     needs: list[int]
     """Positions of the tasks that it needs."""
+    join: str
+    """What it asks of them: `all`, `any`, a number, `always`, `on_failure` or `finally`."""
     due_at: Instant | None
     changed_at: Instant | None
     worker: str | None

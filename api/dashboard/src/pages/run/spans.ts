@@ -21,28 +21,46 @@ const ms = (at: string): number => Date.parse(at);
 
 const hasBody = (task: TaskSpans): boolean => task.kind === "body" || task.kind === "repeat";
 
-/** When each task ended; null while it has not. */
-function ends(tasks: TaskSpans[]): Map<number, number> {
-  const found = new Map<number, number>();
-  for (const task of tasks) {
-    if (!isTaskOver(task.status)) continue;
-    const last = task.spans.at(-1);
-    const at = last && hasBody(task) ? ms(last.ended_at) : task.changed_at ? ms(task.changed_at) : null;
-    if (at !== null) found.set(task.index, at);
-  }
+/** All instants at which something of a task ended: which of them ended it for good is not told, and every later one is a later try. */
+function endsOf(task: TaskSpans): number[] {
+  const found = hasBody(task) ? task.spans.map((span) => ms(span.ended_at)) : [];
+  if (task.changed_at && isTaskOver(task.status) && (!found.length || task.status === "skipped")) found.push(ms(task.changed_at));
   return found;
 }
 
-/** Segments of every task, in the order of the tasks. Workers' clocks are held between instants of the database's. */
-export function segmentsOf(tasks: TaskSpans[], begin: number, now: number): Segment[][] {
-  const ended = ends(tasks);
+const SKEW_MS = 1000;
+
+/** By the database's clock it had begun then: its worker's is held to be this much behind at most. */
+const beganBy = (span: TaskSpans["spans"][number]): number => Math.min(ms(span.started_at ?? span.ended_at) + SKEW_MS, ms(span.ended_at));
+
+/**
+ * When the tasks that a task needs had ended, seen from an instant by which it had begun. After a replay or a rerun they may have ended again since:
+ * that did not hold it up. One that has ended only since then had been skipped before, which leaves no trace; it was skipped when those had ended
+ * that it needs itself. `any` and a number do not wait for all, so what has not ended is nothing to them.
+ */
+function turnOf(task: TaskSpans, by: number, tasks: TaskSpans[], ended: number[][]): number {
+  let turn = -Infinity;
+  const seen = new Set<number>();
+  const left = [...task.needs];
+  const waitsForAll = task.join !== "any" && !/^\d/.test(task.join);
+  for (let need = left.pop(); need !== undefined; need = left.pop()) {
+    if (seen.has(need)) continue;
+    seen.add(need);
+    const before = (ended[need] ?? []).filter((at) => at <= by);
+    if (before.length) turn = Math.max(turn, before.at(-1) ?? turn);
+    else if (waitsForAll) left.push(...(tasks[need]?.needs ?? []));
+  }
+  return turn;
+}
+
+/** Segments of every task, in the order of the tasks; those that go on have no end. Workers' clocks are held between instants of the database's. */
+export function segmentsOf(tasks: TaskSpans[], begin: number): Segment[][] {
+  const ended = tasks.map(endsOf);
   return tasks.map((task) => {
     if (!task.token && !task.changed_at) return [];
     const first = task.spans[0];
-    const bound = first ? ms(first.started_at ?? first.ended_at) : task.changed_at ? ms(task.changed_at) : now;
-    // A join may have been decided before all that it needs had ended; what ended later did not hold it up.
-    const before = task.needs.map((need) => ended.get(need) ?? Infinity).filter((at) => at <= bound + 1000);
-    let at = Math.max(begin, ...before);
+    const bound = first ? beganBy(first) : task.changed_at ? ms(task.changed_at) + SKEW_MS : Infinity;
+    let at = Math.max(begin, turnOf(task, bound, tasks, ended));
     const segments: Segment[] = [];
     const add = (segment: Segment) => {
       const from = Math.max(segment.from, at);
@@ -50,23 +68,32 @@ export function segmentsOf(tasks: TaskSpans[], begin: number, now: number): Segm
       segments.push({ ...segment, from, to });
       at = to;
     };
-    let last: string | null = null;
+    let last = "";
+    const isRepeat = task.kind === "repeat";
+    const runsAgain = () => last === "cancelled" || (last === "completed" && !isRepeat);
+    /** What lies before a try. One that follows an end was asked for at some instant that is not told: only since when it waited for others then. */
+    const wait = (to: number, by: number) => {
+      const from = runsAgain() ? turnOf(task, by, tasks, ended) : at;
+      if (to > from && (from > at || !runsAgain())) add({ kind: last === "failed" ? "backoff" : last === "completed" && isRepeat ? "asleep" : "queued", from, to });
+    };
     for (const span of task.spans) {
-      const began = span.started_at ? ms(span.started_at) : ms(span.ended_at);
-      const over = span.finished_at ? ms(span.finished_at) : ms(span.ended_at);
-      if (began > at) add({ kind: last === "failed" ? "backoff" : last === "completed" && task.kind === "repeat" ? "asleep" : "queued", from: at, to: began });
+      const began = ms(span.started_at ?? span.ended_at);
+      const over = ms(span.finished_at ?? span.ended_at);
+      wait(began, beganBy(span));
       add({ kind: span.outcome as Segment["kind"], from: began, to: Math.min(Math.max(over, began), ms(span.ended_at) + 1), attempt: span.attempt, round: span.round ?? undefined, worker: span.worker });
       at = Math.max(at, ms(span.ended_at));
       last = span.outcome;
     }
     const changed = task.changed_at ? ms(task.changed_at) : at;
-    const open = (kind: Segment["kind"], more: Partial<Segment> = {}) => add({ kind, from: at, to: now, isOpen: true, ...more });
+    const open = (kind: Segment["kind"], more: Partial<Segment> = {}) => add({ kind, from: at, to: Infinity, isOpen: true, ...more });
     switch (task.status) {
       case "queued":
+        if (runsAgain()) at = Math.max(at, changed);
         open("queued");
         break;
       case "running":
-        if (changed > at) add({ kind: "queued", from: at, to: changed });
+        wait(changed, changed);
+        if (runsAgain()) at = Math.max(at, changed);
         open("running", { attempt: task.attempt, worker: task.worker ?? undefined });
         break;
       case "waiting":

@@ -23,8 +23,10 @@ export function Timeline({ spans, run, selected, onSelect }: { spans: Spans; run
   const ticking = useNow();
   const now = isOver(run.status) && run.finished_at ? Date.parse(run.finished_at) : Math.max(ticking, Date.parse(spans.at));
   const begin = Date.parse(run.created_at);
-  const segments = useMemo(() => segmentsOf(spans.tasks, begin, now), [spans.tasks, begin, now]);
-  const end = Math.max(begin + 50, ...segments.flat().map((segment) => segment.to));
+  // Anew with the tasks, not with every second: there may be ten thousand of them.
+  const segments = useMemo(() => segmentsOf(spans.tasks, begin), [spans.tasks, begin]);
+  const last = useMemo(() => lastOf(segments), [segments]);
+  const end = Math.max(begin + 50, Math.min(last.to, now), last.from);
   const [from, to] = parseZoom(zoom, begin, end);
   const scale = useMemo(() => (folded ? fold(segments.flat(), from, to) : straight(from, to)), [folded, segments, from, to]);
   const rows = useMemo(
@@ -70,7 +72,7 @@ export function Timeline({ spans, run, selected, onSelect }: { spans: Spans; run
                     {row.task.compensation && <span className={`tone-${toneOf(row.task.compensation)}`} title={`undone: ${row.task.compensation}`}><Icon name="undo" size={12} /><span className="sr-only">undone: {row.task.compensation}</span></span>}
                   </span>
                   <span className="timeline-bars">
-                    {row.segments.map((segment, index) => <Bar key={index} segment={segment} scale={scale} />)}
+                    {row.segments.map((segment, index) => <Bar key={index} segment={segment} scale={scale} now={now} />)}
                   </span>
                 </button>
               );
@@ -96,8 +98,9 @@ const WORDS: Record<Segment["kind"], string> = {
   skipped: "skipped",
 };
 
-function Bar({ segment, scale }: { segment: Segment; scale: Scale }) {
-  const [left, right] = [scale.x(segment.from), scale.x(segment.to)];
+function Bar({ segment, scale, now }: { segment: Segment; scale: Scale; now: number }) {
+  const to = segment.isOpen ? Math.max(segment.from, now) : segment.to;
+  const [left, right] = [scale.x(segment.from), scale.x(to)];
   if (right < 0 || left > 1) return null;
   const width = Math.min(1, right) - Math.max(0, left);
   const who = segment.worker ? `, ${segment.worker}` : "";
@@ -106,7 +109,7 @@ function Bar({ segment, scale }: { segment: Segment; scale: Scale }) {
     <span
       className={`seg seg-${segment.kind}${segment.isOpen ? " open" : ""}`}
       style={{ left: `${Math.max(0, left) * 100}%`, width: `max(3px, ${width * 100}%)` }}
-      title={`${WORDS[segment.kind]} ${length(segment.to - segment.from)}${segment.round === undefined ? "" : `, round ${segment.round + 1}`}${which}${who}`}
+      title={`${WORDS[segment.kind]} ${length(to - segment.from)}${segment.round === undefined ? "" : `, round ${segment.round + 1}`}${which}${who}`}
     />
   );
 }
@@ -139,6 +142,15 @@ function Axis({ ticks, scale, onZoom }: { ticks: { at: number; x: number; word: 
       </div>
     </div>
   );
+}
+
+/** The last beginning and the last end; Infinity while anything goes on. */
+function lastOf(segments: Segment[][]): { from: number; to: number } {
+  let [from, to] = [0, 0];
+  for (const each of segments) {
+    for (const segment of each) [from, to] = [Math.max(from, segment.from), Math.max(to, segment.to)];
+  }
+  return { from, to };
 }
 
 /** `begin-end` in milliseconds of the run, as it stands in the address. */

@@ -1,0 +1,93 @@
+"""W1-console: does a browser that looks on slow the engine down? The workload of W1 without and with the console open
+on the page of a busy run and on the list of runs, both live; in turns, so that a machine that changes its pace changes
+both.
+
+The busy run goes on in both turns. The CPU of the browser is no cost of the engine and stands on a row of its own; but
+it is this machine's, so where all its cores are busy the browser takes away steps per second without making any dearer.
+"""
+
+import contextlib
+import statistics
+from collections.abc import Generator
+from typing import Any, Final
+
+import httpx
+from playwright.sync_api import Browser
+
+from benchmarks.bench import Bench, Measurement
+from benchmarks.browser import Fact, driver_pid, logged_in, new_window, open_browser
+from benchmarks.saturation import saturate
+from benchmarks.session import STEPS, Session
+from benchmarks.table import spread
+from benchmarks.workflows import linear
+
+BROWSER: Final = "browser"
+BEGUN_SECONDS: Final = 30.0
+_BEGUN: Final = "SELECT count(*) FROM task WHERE run_id = %(run)s::uuid"
+_IS_OPEN: Final = "SELECT finished_at IS NULL FROM run WHERE run_id = %(run)s::uuid"
+
+
+def measure(session: Session) -> None:
+    sizes, bench = session.sizes, session.bench
+    busy = linear(sizes.busy_steps, "bench.nap", "busy")
+    bench.publish(busy)
+    pgbench = session.calibrate()
+    with open_browser() as browser:
+        found = [
+            {
+                "alone": _turn(bench, sizes.runs, busy["name"], None),
+                "watched": _turn(bench, sizes.runs, busy["name"], browser),
+            }
+            for _ in range(sizes.repeat)
+        ]
+    ratios = {
+        "steps/s": [one["watched"]["steps_per_s"] / one["alone"]["steps_per_s"] for one in found],
+        "CPU per step": [cpu_of_ours(one["watched"]) / cpu_of_ours(one["alone"]) for one in found],
+    }
+    rows = [row for name in ("alone", "watched") for row in _rows(name, [one[name] for one in found])]
+    browsers = [one["watched"]["cpu_us_per_step"].get(BROWSER, 0.0) for one in found]
+    rows.append(("CPU us per step of the browser, not in the above", spread(browsers, 1)))
+    rows += [(f"ratio of {name}, in turns", spread(of_one, 3)) for name, of_one in ratios.items()]
+    title = f"{STEPS}-step workflow, saturated, {sizes.runs} runs x {sizes.repeat}, watched in a browser against not"
+    medians = {name: statistics.median(of_one) for name, of_one in ratios.items()}
+    session.report.add("W1-console", title, rows, found, pgbench_c8=pgbench, ratio=medians)
+
+
+def _turn(bench: Bench, runs: int, busy: str, browser: Browser | None) -> Measurement:
+    with _busy_run(bench, busy) as run, contextlib.ExitStack() as watching:
+        others = {}
+        if browser is not None:
+            context = watching.enter_context(logged_in(browser, bench))
+            new_window(context, bench).open(f"/runs/{run}", Fact(".timeline-row"))
+            new_window(context, bench).open("/runs", Fact(".table-row"))
+            others = {BROWSER: driver_pid()}
+        found = saturate(bench, runs, others=others)
+        if not bench.one(_IS_OPEN, run=run):
+            raise SystemExit("bench: the busy run has ended before W1 had; give it more steps")
+        return found
+
+
+@contextlib.contextmanager
+def _busy_run(bench: Bench, workflow: str) -> Generator[str]:
+    """A run of many short tasks, one after the other, while the block lasts."""
+    url, headers = bench.stack.api_url, bench.stack.headers
+    answer = httpx.post(f"{url}/workflows/{workflow}/runs", headers=headers, json={"input": {}}).raise_for_status()
+    run = str(answer.json()["run_id"])
+    bench.wait(lambda: int(bench.one(_BEGUN, run=run)) > 1, BEGUN_SECONDS, "the busy run has begun")
+    yield run
+    httpx.post(f"{url}/runs/{run}/cancel", headers=headers, json={"reason": "benchmark"}).raise_for_status()
+    bench.wait(lambda: not bench.one(_IS_OPEN, run=run), BEGUN_SECONDS, "the busy run ends")
+
+
+def cpu_of_ours(found: Measurement) -> float:
+    """Without the browser's."""
+    return sum(cost for part, cost in found["cpu_us_per_step"].items() if part != BROWSER)
+
+
+def _rows(name: str, found: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    api = [sum(us for part, us in one["cpu_us_per_step"].items() if part.startswith("api")) for one in found]
+    return [
+        (f"steps/s, {name}", spread([one["steps_per_s"] for one in found], 0)),
+        (f"CPU us per step, {name}", spread([cpu_of_ours(one) for one in found], 1)),
+        (f"  of it API, {name}", spread(api, 1)),
+    ]
