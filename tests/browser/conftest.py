@@ -18,7 +18,8 @@ from playwright.sync_api import Browser, expect, sync_playwright
 from headrace.embedded.kafka import ApacheKafka
 from headrace.stack import Stack
 from tests.browser.browser_app import WORKFLOWS
-from tests.browser.window import WAIT_SECONDS, Console, Engine
+from tests.browser.screenshots import name_of
+from tests.browser.window import WAIT_SECONDS, Console, Engine, new_context
 
 STUCK_SECONDS: Final = 5.0
 """Instead of a minute, so that a test can wait it out."""
@@ -73,10 +74,9 @@ def engine(
 @pytest.fixture
 def console(browser: Browser, engine: Engine, request: pytest.FixtureRequest) -> Generator[Console]:
     """Fails its test when anything goes wrong on the page, whatever the test looks at."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
+    context = new_context(browser)
     context.request.get(engine.stack.api_url + engine.login_path(), max_redirects=0)
-    name = request.node.name.removeprefix("test_").replace("/", "-").replace("[", "-").rstrip("]")
-    console = Console(context, engine.stack.api_url, name)
+    console = Console(context, engine.stack.api_url, name_of(request.node.name))
     yield console
     console.shot()
     context.close()

@@ -49,6 +49,28 @@ def test_fix_a_copy_replay_it_and_see_that_it_helped(console: Console, engine: E
     assert "9007199254740993" in given
 
 
+def test_what_ran_before_a_replay_is_not_drawn_as_if_it_had_waited_for_it(console: Console, engine: Engine) -> None:
+    """`ship` runs whatever happened before, so it had when the replay let `pack` and `gift` run after all."""
+    run_id, letter_id = engine.failed_order("shipped")
+    engine.until("ship", lambda: engine.get(f"/tasks/{run_id}.ship")["status"] == "completed")
+    shipped_at = engine.get(f"/tasks/{run_id}.ship")["changed_at"]
+    engine.post(f"/dead-letters/{letter_id}/replay", input={"order_id": "shipped", "amount": 1})
+    engine.until_status(run_id, "completed")
+    assert (
+        engine.get(f"/tasks/{run_id}.pack")["changed_at"]
+        > shipped_at
+        == engine.get(f"/tasks/{run_id}.ship")["changed_at"]
+    )
+    page = console.open(f"/runs/{run_id}")
+    tried = page.locator("[data-task=charge] .seg-failed")
+    expect(tried).to_have_count(3)
+    first = page.locator("[data-task=ship] .seg").first
+    waited_from, last_try = first.bounding_box(), tried.last.bounding_box()
+    assert waited_from is not None
+    assert last_try is not None
+    assert waited_from["x"] >= last_try["x"], "its turn came with the last try of charge, not with the run"
+
+
 def test_a_replay_that_fails_again_is_not_called_repaired(console: Console, engine: Engine) -> None:
     run_id, _ = engine.failed_order("hopeless")
     page = console.open(f"/runs/{run_id}?task=charge")

@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.screenshots import SMALL
 from tests.browser.window import Console, Engine
 
 AXE: Final = Path(__file__).parents[2] / "api" / "dashboard" / "node_modules" / "axe-core" / "axe.min.js"
@@ -118,13 +119,14 @@ def test_page_opens_and_is_legible(console: Console, scene: dict[str, str], name
     page.emulate_media(color_scheme="dark")
     console.shot("-dark")
     assert audit(page) == []
+    page.emulate_media(color_scheme="light")
 
 
 @pytest.mark.parametrize("name", ["overview", "run-task", "approvals", "runs"])
 def test_nothing_is_cut_off_on_a_small_screen(console: Console, scene: dict[str, str], name: str) -> None:
-    console.page.set_viewport_size({"width": 1024, "height": 768})
+    console.resize(SMALL)
     page = console.open(PAGES[name].format(**scene))
-    assert page.evaluate("document.documentElement.scrollWidth") <= 1024
+    assert page.evaluate("document.documentElement.scrollWidth") <= SMALL[0]
 
 
 def test_a_link_shows_the_same_after_a_reload(console: Console, scene: dict[str, str]) -> None:

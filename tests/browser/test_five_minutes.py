@@ -14,7 +14,8 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.window import Console
+from tests.browser.screenshots import name_of
+from tests.browser.window import Console, new_context
 from tests.integration.test_dev import Dev, headrace, wait_for
 
 pytestmark = pytest.mark.slow
@@ -78,9 +79,9 @@ def dev(tmp_path: Path) -> Generator[Dev]:
 
 
 @pytest.fixture
-def console(browser: Browser, dev: Dev) -> Generator[Console]:
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
-    console = Console(context, dev.api, "five_minutes")
+def console(request: pytest.FixtureRequest, browser: Browser, dev: Dev) -> Generator[Console]:
+    context = new_context(browser)
+    console = Console(context, dev.api, name_of(request.node.name))
     console.page.goto(dev.banner["login"])  # what the banner shows
     yield console
     console.shot()

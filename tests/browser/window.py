@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-from playwright.sync_api import BrowserContext, Dialog, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Dialog, Page, expect
 
 from headrace.stack import Stack
+from tests.browser.screenshots import WIDE, listed, size_of
 
 SHOTS: Final = Path(__file__).parent / "shots"
 _TELL_VIOLATIONS: Final = """
@@ -17,6 +18,11 @@ document.addEventListener("securitypolicyviolation", (event) =>
 """
 WAIT_SECONDS: Final = 40.0
 """For a fact, on a machine that is busy with other tests."""
+
+
+def new_context(browser: Browser) -> BrowserContext:
+    width, height = WIDE
+    return browser.new_context(viewport={"width": width, "height": height}, reduced_motion="reduce")
 
 
 class Engine:
@@ -116,6 +122,14 @@ class Console:
         expect(self.page.locator("main h1").first).to_be_visible()
         expect(self.page.locator("main .bone")).to_have_count(0)
 
-    def shot(self, name: str = "") -> None:
+    def resize(self, size: tuple[int, int]) -> None:
+        width, height = size
+        self.page.set_viewport_size({"width": width, "height": height})
+
+    def shot(self, ending: str = "") -> None:
+        """Keep what the page shows. It has to be in the list of docs/console.md, in this size."""
         SHOTS.mkdir(exist_ok=True)
-        self.page.screenshot(path=SHOTS / f"{self._name}{name}.png")
+        name = f"{self._name}{ending}.png"
+        png = self.page.screenshot(path=SHOTS / name)
+        told = listed().get(name)
+        assert told == size_of(png), f"docs/console.md lists {name} as {told}: python -m tests.browser.screenshots"
