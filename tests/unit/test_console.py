@@ -40,6 +40,20 @@ async def test_a_hashed_file_is_kept_for_ever(browser):
     assert response.headers["content-type"].startswith("text/javascript")
 
 
+@pytest.mark.parametrize(
+    ("accepts", "is_packed"),
+    [("gzip", True), ("br, gzip;q=0.5", True), ("", False), ("br", False), ("gzip;q=0, br", False), ("x-gzip", False)],
+)
+async def test_a_text_is_packed_for_who_can_read_that(browser, accepts, is_packed):
+    response = await browser.get("/console/assets/index-abc.js", headers={"Accept-Encoding": accepts})
+    assert response.text == "run()"
+    assert ("gzip" in response.headers.get("content-encoding", "")) == is_packed
+    assert response.headers["vary"] == "Accept-Encoding"
+    assert response.headers["content-type"].startswith("text/javascript")
+    assert "content-security-policy" in response.headers
+    assert "content-encoding" not in (await browser.get("/console/")).headers
+
+
 async def test_a_missing_file_is_not_found_and_no_page(browser):
     response = await browser.get("/console/assets/index-old.js")
     assert response.status_code == 404

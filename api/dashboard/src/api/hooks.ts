@@ -1,5 +1,5 @@
 // What pages read. Keys begin with the noun, so that news can say which of them are old.
-import { keepPreviousData, useInfiniteQuery, useQuery, type InfiniteData, type UseInfiniteQueryResult } from "@tanstack/react-query";
+import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient, type InfiniteData, type UseInfiniteQueryResult } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { noteServerClock } from "../ui/instant";
 import { get, type Schemas } from "./client";
@@ -59,15 +59,19 @@ export interface Spans {
 
 export function useSpans(id: string, isLive: boolean) {
   const poll = usePoll(5000);
+  const client = useQueryClient();
   return useQuery({
     queryKey: ["run", id, "spans"],
-    queryFn: async ({ signal }): Promise<Spans> => {
+    queryFn: async ({ signal, queryKey }): Promise<Spans> => {
+      const isFirst = client.getQueryData(queryKey) === undefined;
       const tasks: Schemas["TaskSpans"][] = [];
       for (let page: string | null = null; ; ) {
         const answer: Schemas["SpanPage"] = await get("/runs/{run_id}/spans", { run_id: id }, page ? { page } : {}, signal);
         tasks.push(...answer.items);
         noteServerClock(answer.at);
         if (!answer.next) return { at: answer.at, total: answer.total, tasks };
+        // The first tasks are worth looking at while the others of ten thousand come.
+        if (isFirst) client.setQueryData<Spans>(queryKey, { at: answer.at, total: answer.total, tasks: [...tasks] });
         page = answer.next;
       }
     },

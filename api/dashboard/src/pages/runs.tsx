@@ -35,6 +35,8 @@ const columnsOf = (chosen: Set<string>, choose: (id: string) => void): Column<Ru
   { id: "priority", head: "Priority", width: "76px", right: true, cell: (run) => <span className="num">{run.priority}</span> },
   { id: "events", head: "Events", width: "76px", right: true, cell: (run) => <span className="num muted">{run.row_version}</span> },
 ];
+/** New runs are counted up to here: nobody waits for the exact number of thousands, and a list may stay open for days. */
+const FRESH_MAX = 1000;
 const ALWAYS = new Set(["chosen", "run"]);
 const USUAL = "status,version,tasks,trigger,created,took";
 
@@ -113,7 +115,7 @@ export function RunsPage() {
           return { ...data, pages };
         });
         const added = [...runs.values()].filter((run) => !known.has(run.run_id) && may(run));
-        if (added.length) setFresh((before) => new Set([...before, ...added.map((run) => run.run_id)]));
+        if (added.length) setFresh((before) => (before.size >= FRESH_MAX ? before : new Set([...before, ...added.map((run) => run.run_id)])));
       }),
     [client, key, may],
   );
@@ -137,7 +139,7 @@ export function RunsPage() {
       <ActOnMany chosen={chosen} filter={filter} onClear={() => setChosen(new Set())} />
       <ByTime filter={filter} onChange={setFilter} />
       <div className="news" role="status" aria-live="polite">
-        {fresh.size > 0 && <button type="button" className="news-button" onClick={renew}>{fresh.size} new {fresh.size === 1 ? "run" : "runs"}: show</button>}
+        {fresh.size > 0 && <button type="button" className="news-button" onClick={renew}>{fresh.size >= FRESH_MAX ? `More than ${FRESH_MAX.toLocaleString("en")}` : fresh.size} new {fresh.size === 1 ? "run" : "runs"}: show</button>}
       </div>
       <div className="faceted">
         {list.query.error ? <Failure error={list.query.error} retry={() => void list.query.refetch()} /> : !list.query.data ? <Loading rows={12} /> : (

@@ -10,11 +10,16 @@ import { length } from "../../ui/instant";
 import { Failure, Loading } from "../../ui/parts";
 import { StatusDot, toneOf } from "../../ui/status";
 import { itemsWord, roundsWord } from "./items";
+import { useParams } from "../../router";
 import { layout, NODE, type Laid } from "./layout";
 import { childOf, specsOf, type Spec } from "./spec";
+import { sharedStart, stack } from "./stack";
 import { bodyMs } from "./tasks";
 
-type TaskNode = Node<{ name: string; status: string; more: string; icon: IconName | null; join: string; undo: string; hasNeeds: boolean }, "task">;
+/** The small map draws every box. */
+const MAPPED_MAX = 1500;
+
+type TaskNode = Node<{ name: string; tasks: string[]; status: string; more: string; icon: IconName | null; join: string; undo: string; hasNeeds: boolean }, "task">;
 
 export function RunGraph({ run, spans, selected, onSelect }: { run: Schemas["Run"]; spans: Spans | undefined; selected: string; onSelect: (task: string) => void }) {
   const version = useVersion(run.workflow, run.version);
@@ -26,33 +31,39 @@ export function RunGraph({ run, spans, selected, onSelect }: { run: Schemas["Run
 export function Graph({ id, definition, spans, selected, onSelect }: { id: string; definition: unknown; spans?: Spans | undefined; selected?: string; onSelect?: (task: string) => void }) {
   const { theme } = usePrefs();
   const specs = useMemo(() => specsOf(definition), [definition]);
-  const edges = useMemo(() => Object.entries(specs).flatMap(([name, spec]) => (spec.needs ?? []).map((need): [string, string] => [need, name])), [specs]);
+  const { boxes, edges } = useMemo(() => stack(specs), [specs]);
+  const [, setPlace] = useParams([]);
   const [laid, setLaid] = useState<Laid | null>(null);
   const [error, setError] = useState<unknown>(null);
   useEffect(() => {
     let isCurrent = true;
-    layout(id, { tasks: Object.keys(specs), edges }).then((found) => isCurrent && setLaid(found), (e: unknown) => isCurrent && setError(e));
+    layout(id, { tasks: boxes.map((box) => box.id), edges }).then((found) => isCurrent && setLaid(found), (e: unknown) => isCurrent && setError(e));
     return () => {
       isCurrent = false;
     };
-  }, [id, specs, edges]);
+  }, [id, boxes, edges]);
   const standing = useMemo(() => new Map(spans?.tasks.map((task) => [task.name, task])), [spans]);
   const nodes = useMemo<TaskNode[]>(() => {
     if (!laid) return [];
-    return Object.entries(specs).map(([name, spec]) => {
-      const task = standing.get(name);
+    return boxes.map(({ id: name, tasks, spec }) => {
+      const isStack = tasks.length > 1;
+      const task = isStack ? undefined : standing.get(name);
+      const counts = isStack ? countOf(tasks, standing) : undefined;
+      const status = task?.status ?? counts?.status;
+      const shown = isStack ? `${name} … ${tasks.at(-1) ?? ""}` : name;
       return {
         id: name,
         type: "task",
         position: laid.nodes.get(name) ?? { x: 0, y: 0 },
         width: NODE.width,
         height: NODE.height,
-        selected: selected === name,
-        ariaLabel: `task ${name}, ${task?.status ?? "not run"}`,
+        selected: selected !== undefined && selected !== "" && (isStack ? tasks.includes(selected) : selected === name),
+        ariaLabel: isStack ? `${tasks.length} tasks, ${shown}, ${counts?.word ?? ""}` : `task ${name}, ${status ?? "not run"}`,
         data: {
-          name,
-          status: task?.status ?? "",
-          more: describe(spec, task),
+          name: shown,
+          status: status ?? "",
+          more: counts?.word ?? describe(spec, task),
+          tasks,
           icon: spec.approval ? "person" : spec.wait ? "clock" : spec.signal ? "triggers" : spec.workflow ? "workflows" : spec.map ? "runs" : spec.repeat ? "replay" : null,
           join: joinWord(spec),
           undo: task?.compensation ?? (spec.compensate ? "none" : ""),
@@ -60,11 +71,11 @@ export function Graph({ id, definition, spans, selected, onSelect }: { id: strin
         },
       };
     });
-  }, [laid, specs, standing, selected]);
+  }, [laid, boxes, standing, selected]);
   const lines = useMemo<Edge[]>(
     () =>
       edges.map(([from, to], index) => {
-        const [a, b] = [standing.get(from), standing.get(to)];
+        const [a, b] = [standing.get(from), standing.get(to)]; // of stacks their first tasks stand for all
         const isTaken = Boolean(a && b && b.token && (a.status === "completed" || a.status === "failed"));
         const isNot = [a, b].some((task) => task?.status === "skipped" || task?.status === "cancelled");
         return { id: `e${index}`, source: from, target: to, className: isTaken ? "taken" : isNot ? "not-taken" : undefined, focusable: false, animated: b?.status === "running" || b?.status === "queued" };
@@ -90,12 +101,12 @@ export function Graph({ id, definition, spans, selected, onSelect }: { id: strin
         deleteKeyCode={null}
         onlyRenderVisibleElements={nodes.length > 300}
         proOptions={{ hideAttribution: false }}
-        onNodeClick={(_, node) => onSelect?.(node.id)}
+        onNodeClick={(_, node) => (node.data.tasks.length > 1 ? setPlace({ tab: "tasks", find: sharedStart(node.data.tasks) }) : onSelect?.(node.id))}
         onPaneClick={() => onSelect?.("")}
       >
         <Background gap={20} size={1} />
         <Controls showInteractive={false} />
-        {nodes.length > 12 && <MiniMap pannable zoomable nodeClassName={(node: TaskNode) => `map-${toneOf(node.data.status)}`} />}
+        {nodes.length > 12 && nodes.length <= MAPPED_MAX && <MiniMap pannable zoomable nodeClassName={(node: TaskNode) => `map-${toneOf(node.data.status)}`} />}
       </ReactFlow>
     </div>
   );
@@ -110,6 +121,18 @@ function describe(spec: Spec, task: Schemas["TaskSpans"] | undefined): string {
   const took = bodyMs(task);
   const tries = task.attempt > 1 ? `, attempt ${task.attempt}` : "";
   return task.spans.length ? `${length(took)}${tries}` : `${what}${tries}`;
+}
+
+/** Of a stack: how far it is, and the status that most needs somebody. */
+function countOf(tasks: string[], standing: Map<string, Schemas["TaskSpans"]>): { word: string; status: string } {
+  const counts = new Map<string, number>();
+  for (const name of tasks) {
+    const status = standing.get(name)?.status ?? "";
+    counts.set(status, (counts.get(status) ?? 0) + 1);
+  }
+  const [ok, failed] = [counts.get("completed") ?? 0, counts.get("failed") ?? 0];
+  const status = ["failed", "waiting", "running", "queued", "pending", "cancelled", "skipped", "completed"].find((each) => counts.has(each)) ?? "";
+  return { word: status ? itemsWord({ total: tasks.length, begun: 0, completed: ok, failed }) : `${tasks.length} tasks`, status };
 }
 
 function joinWord(spec: Spec): string {

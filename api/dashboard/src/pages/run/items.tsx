@@ -22,7 +22,7 @@ export function Items({ runId, map, onSelect }: { runId: string; map: string; on
   const [status, setStatus] = useParam("items");
   const list = useList<Schemas["Task"]>(
     ["run", runId, "items", map, status],
-    (page, signal) => get("/runs/{run_id}/tasks/{task}/items", { run_id: runId, task: map }, { limit: 100, ...(status ? { status: status as Schemas["TaskStatus"] } : {}), ...(page ? { page } : {}) }, signal),
+    (page, signal) => get("/runs/{run_id}/tasks/{task}/items", { run_id: runId, task: map }, { limit: 200, ...(status ? { status: status as Schemas["TaskStatus"] } : {}), ...(page ? { page } : {}) }, signal),
     { live: 5000 },
   );
   const columns: Column<Schemas["Task"]>[] = [

@@ -51,7 +51,7 @@ export function TaskPanel({ run, name, onClose, onSelect }: { run: Schemas["Run"
               task.items ? ["Items", <span className="num">{itemsWord(task.items)}, {task.items.begun} begun</span>] : ["Attempt", <span className="num">{task.attempt} of {task.attempts_max}</span>],
               ["Token", <span className="num">{task.token}</span>],
               ...(task.session_id ? [["Worker", <Holder sessionId={task.session_id} />] as [string, ReactNode]] : []),
-              ["Needs", task.needs.length ? <span className="needs">{task.needs.map((need) => <button key={need} type="button" className="link" onClick={() => onSelect(need)}>{need}</button>)}</span> : <span className="faint">nothing</span>],
+              ["Needs", task.needs.length ? <Needs names={task.needs} onSelect={onSelect} /> : <span className="faint">nothing</span>],
               ["Changed", <Instant at={task.changed_at} />],
               ...(task.due_at ? [[task.status === "pending" ? "Next attempt" : "Due", <Instant at={task.due_at} future />] as [string, ReactNode]] : []),
               ...(task.deadline_at ? [["Deadline", <Instant at={task.deadline_at} future />] as [string, ReactNode]] : spec.deadline ? [["Deadline", deadlineWord(spec.deadline)] as [string, ReactNode]] : []),
@@ -118,6 +118,18 @@ function TaskActs({ run, task }: { run: Schemas["Run"]; task: Schemas["Task"] })
 
 function useHolder(sessionId: string) {
   return useQuery({ queryKey: ["workers", "one", sessionId], queryFn: ({ signal }) => get("/workers/{session_id}", { session_id: sessionId }, {}, signal), refetchInterval: 5000 }).data;
+}
+
+const NEEDS_SHOWN = 20;
+
+function Needs({ names, onSelect }: { names: string[]; onSelect: (task: string) => void }) {
+  const [isWhole, setWhole] = useState(names.length <= NEEDS_SHOWN + 5);
+  return (
+    <span className="needs">
+      {(isWhole ? names : names.slice(0, NEEDS_SHOWN)).map((need) => <button key={need} type="button" className="link" onClick={() => onSelect(need)}>{need}</button>)}
+      {!isWhole && <button type="button" className="link" onClick={() => setWhole(true)}>and {(names.length - NEEDS_SHOWN).toLocaleString("en")} more</button>}
+    </span>
+  );
 }
 
 function Holder({ sessionId }: { sessionId: string }) {
