@@ -42,6 +42,15 @@ async ([selector, text, isPressed, seconds]) => {
   const waited = asked.map((one) => one.responseStart - one.requestStart);
   return { ms, requests: asked.length, api_ms: Math.max(0, ...waited) };
 }"""
+_WHEN_THERE: Final = """
+async ([selector, text, seconds]) => {
+  const end = performance.now() + seconds * 1000;
+  while (![...document.querySelectorAll(selector)].some((found) => found.textContent.includes(text))) {
+    if (performance.now() > end) return null;
+    await new Promise(requestAnimationFrame);
+  }
+  return Date.now();
+}"""
 _SCROLL_UNTIL_THERE: Final = """
 async (table, [selector, seconds]) => {
   window.pressedAt = performance.now();
@@ -91,10 +100,20 @@ class Window:
         what.evaluate(_SCROLL_UNTIL_THERE, [fact.selector, USABLE_SECONDS])
         return self._until(fact)
 
+    def when(self, fact: Fact) -> float:
+        """Milliseconds since 1970 when it first stands there."""
+        at: float | None = self.page.evaluate(_WHEN_THERE, [*fact, USABLE_SECONDS])
+        if at is None:
+            raise self._missing(fact)
+        return at
+
+    def _missing(self, fact: Fact) -> SystemExit:
+        return SystemExit(f"bench: {self.page.url} does not show {fact} within {USABLE_SECONDS:g} s")
+
     def _until(self, fact: Fact, *, is_pressed: bool = True) -> Seen:
         found: Seen | None = self.page.evaluate(_UNTIL_USABLE, [*fact, is_pressed, USABLE_SECONDS])
         if found is None:
-            raise SystemExit(f"bench: {self.page.url} does not show {fact} within {USABLE_SECONDS:g} s")
+            raise self._missing(fact)
         self._devtools.send("HeapProfiler.collectGarbage")
         used = self._devtools.send("Runtime.getHeapUsage")["usedSize"]
         return {**found, "heap_mib": used / 2**20}

@@ -9,7 +9,7 @@ any cache, and all else has the bundle. A time goes from the navigation, or from
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import httpx
@@ -20,12 +20,15 @@ from benchmarks.browser import Fact, Seen, Window, logged_in, new_window, open_b
 from benchmarks.reads import run_wide
 from benchmarks.session import CHAIN, Session
 from benchmarks.table import spread
-from benchmarks.workflows import MAP, fan_out
+from benchmarks.workflows import MAP, NAP, fan_out
 
 BUNDLE: Final = ROOT / "api" / "dashboard" / "dist"
 PAGE: Final = 100
 """Runs on a page of the list."""
 MAP_SECONDS: Final = 240.0
+START_SECONDS: Final = 30.0
+NAP_SECONDS: Final = 4.0
+"""Long enough for a page to show that a run is under way."""
 FILTERS: Final = {
     "failed": "status:failed",
     "stuck": "is:stuck",
@@ -35,6 +38,8 @@ FILTERS: Final = {
     "a text that no input has": "input.customer:nobody",
     "a workflow": f"workflow:{CHAIN['name']}",
 }
+_ENDED_AT: Final = "SELECT extract(epoch FROM finished_at)::float * 1000 FROM run WHERE run_id = %(run)s::uuid"
+
 ROW: Final = Fact(".table-row")
 LISTED: Final = Fact(".faceted .table-row, .faceted .empty")
 """A list of runs, also when none matches."""
@@ -43,6 +48,7 @@ LISTED: Final = Fact(".faceted .table-row, .faceted .empty")
 def measure(session: Session) -> None:
     sizes, bench = session.sizes, session.stranded
     wide = Wide(bench, sizes.wide_tasks)
+    bench.publish(MAP, NAP)
     mapped = run_map(bench, sizes.items)
     pgbench = session.calibrate()
     with open_browser() as browser:
@@ -78,6 +84,7 @@ def _look(browser: Browser, bench: Bench, wide: Wide, mapped: str, items: int) -
         yield from _look_at_lists(window)
         yield from _look_at_wide_run(window, wide)
         yield from _look_at_map(window, mapped, items)
+        yield from _look_at_changes(window, bench)
 
 
 def _look_at_lists(window: Window) -> Iterator[tuple[str, Seen]]:
@@ -120,16 +127,32 @@ def _look_at_map(window: Window, run: str, items: int) -> Iterator[tuple[str, Se
     yield "its items, to the middle", window.scroll(table, Fact(f"{item}[data-index='{items // 2}']"))
 
 
+def _look_at_changes(window: Window, bench: Bench) -> Iterator[tuple[str, Seen]]:
+    """From the instant at which the database says that a run ended until the page does."""
+    for name, path, selector in (
+        ("a run has ended, on the list", "/runs", "[data-row='{run}']"),
+        ("a run has ended, on its page", "/runs/{run}", ".run-title"),
+    ):
+        run = start(bench, NAP["name"], NAP_SECONDS)
+        opened = window.open(path.format(run=run), Fact(selector.format(run=run), "running"))
+        seen_at = window.when(Fact(selector.format(run=run), "completed"))
+        ended_at = float(bench.one(_ENDED_AT, run=run))
+        yield name, {"ms": seen_at - ended_at, "requests": 0, "api_ms": 0, "heap_mib": opened["heap_mib"]}
+
+
+def start(bench: Bench, workflow: str, given: Any) -> str:
+    answer = httpx.post(
+        f"{bench.stack.api_url}/workflows/{workflow}/runs",
+        headers=bench.stack.headers,
+        json={"input": given},
+        timeout=START_SECONDS,
+    )
+    return str(answer.raise_for_status().json()["run_id"])
+
+
 def run_map(bench: Bench, items: int) -> str:
     """Run one map of so many items to its end; the id of its run."""
-    bench.publish(MAP)
-    answer = httpx.post(
-        f"{bench.stack.api_url}/workflows/{MAP['name']}/runs",
-        headers=bench.stack.headers,
-        json={"input": {"items": list(range(items))}},
-        timeout=MAP_SECONDS,
-    )
-    run = str(answer.raise_for_status().json()["run_id"])
+    run = start(bench, MAP["name"], {"items": list(range(items))})
     is_over = "SELECT status = 'completed' FROM run WHERE run_id = %(run)s::uuid"
     bench.wait(lambda: bool(bench.one(is_over, run=run)), MAP_SECONDS, f"a map of {items} items ends")
     return run

@@ -39,5 +39,7 @@ MAP: Final[dict[str, Any]] = {
         "done": {"run": "bench.step", "needs": ["rows"]},
     },
 }
+NAP: Final[dict[str, Any]] = independent(1, "bench.nap_for") | {"name": "nap"}
+"""One task that takes as many seconds as the input says."""
 STRANDED: Final[dict[str, Any]] = {"name": "stranded", "tasks": {"only": {"run": "bench.step", "queue": "nobody"}}}
 """One task in a queue that no worker serves."""

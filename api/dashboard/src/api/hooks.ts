@@ -1,6 +1,6 @@
 // What pages read. Keys begin with the noun, so that news can say which of them are old.
-import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient, type InfiniteData, type UseInfiniteQueryResult } from "@tanstack/react-query";
-import { useMemo } from "react";
+import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient, type InfiniteData, type Query, type UseInfiniteQueryResult } from "@tanstack/react-query";
+import { useEffect, useMemo, useRef } from "react";
 import { noteServerClock } from "../ui/instant";
 import { get, type Schemas } from "./client";
 import { useLive } from "./live";
@@ -8,6 +8,7 @@ import { useLive } from "./live";
 /** Without a stream the pages look for themselves. */
 const POLL_MS = 3000;
 const SLOW_MS = 10_000;
+const JUST_MS = 500;
 
 function usePoll(withStream: number | false = SLOW_MS): number | false {
   const { open, paused } = useLive();
@@ -31,8 +32,26 @@ export function useOverview() {
   });
 }
 
+/** The stream tells of the newest open runs only, so an open one is looked at every second; all else of it only when it has moved. */
 export function useRun(id: string) {
-  return useQuery({ queryKey: ["run", id, "itself"], queryFn: ({ signal }) => get("/runs/{run_id}", { run_id: id }, {}, signal), refetchInterval: usePoll() });
+  const poll = usePoll(1000);
+  const client = useQueryClient();
+  const query = useQuery({
+    queryKey: ["run", id, "itself"],
+    queryFn: ({ signal }) => get("/runs/{run_id}", { run_id: id }, {}, signal),
+    refetchInterval: ({ state }) => (state.data && isOver(state.data.status) ? SLOW_MS : poll),
+  });
+  const moved = query.data?.row_version;
+  const known = useRef(moved);
+  useEffect(() => {
+    if (moved !== undefined && known.current !== undefined && moved !== known.current) {
+      // The stream may have said so as well: what is being read again, or has just been, is left alone.
+      const isOld = ({ queryKey, state }: Query) => queryKey[0] === "run" && queryKey[1] === id && queryKey[2] !== "itself" && Date.now() - state.dataUpdatedAt > JUST_MS;
+      void client.invalidateQueries({ predicate: isOld }, { cancelRefetch: false });
+    }
+    known.current = moved;
+  }, [client, id, moved]);
+  return query;
 }
 
 export function useExplain(id: string, task?: string) {

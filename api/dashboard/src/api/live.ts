@@ -8,6 +8,7 @@ type Told = { kind: "run"; run: Summary } | { kind: "gap" } | { kind: "state"; o
 
 const CHANNEL = "headrace-live";
 const FLUSH_MS = 1000;
+const TOGETHER_MS = 50;
 
 interface State {
   open: boolean;
@@ -22,6 +23,7 @@ const listeners = new Set<(runs: Map<string, Summary>, isGap: boolean) => void>(
 let waiting = new Map<string, Summary>();
 let hasGap = false;
 let flushing = false;
+let flushedAt = -FLUSH_MS;
 
 function set(change: Partial<State>): void {
   state = { ...state, ...change };
@@ -54,12 +56,14 @@ function hear(told: Told): void {
   if (state.paused) return set({ held: waiting.size });
   if (flushing) return;
   flushing = true;
-  setTimeout(flush, FLUSH_MS);
+  // What comes after a silence is told at once, with what comes together with it; what follows has to wait its second.
+  setTimeout(flush, Math.max(TOGETHER_MS, flushedAt + FLUSH_MS - performance.now()));
 }
 
 function flush(): void {
   flushing = false;
   if (state.paused || (!waiting.size && !hasGap)) return;
+  flushedAt = performance.now();
   const [runs, isGap] = [waiting, hasGap];
   waiting = new Map();
   hasGap = false;
