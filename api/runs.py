@@ -49,6 +49,7 @@ OUTPUTS_MAX: Final = 20_000
 router = APIRouter(tags=["runs"])
 
 ByFilter = Annotated[Literal["people"] | None, Query(description="Only what somebody did")]
+HistoryOrder = Annotated[Literal["oldest", "newest"], Query(description="Which comes first")]
 StatusFilter = Annotated[RunStatus | None, Query(description="Short for `status:` in the filter")]
 WorkflowFilter = Annotated[
     str | None, Query(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,99}$", description="Short for `workflow:` in the filter")
@@ -163,19 +164,27 @@ async def get(run_id: str, wired: Wired) -> Response:
 
 @router.get("/runs/{run_id}/history", responses=answers({200: HistoryPage}, 404))
 async def history(
-    run_id: str, wired: Wired, by: ByFilter = None, limit: Limit = 50, page: PageToken = None
+    run_id: str,
+    wired: Wired,
+    by: ByFilter = None,
+    order: HistoryOrder = "oldest",
+    limit: Limit = 50,
+    page: PageToken = None,
 ) -> Response:
     """All that ever moved the run, in order and without a gap in `row_version`; with `by=people` only what somebody
-    did.
+    did, the oldest first.
     """
-    after = (0, False, -1) if page is None else parse(page, ByHistory)
+    after = None if page is None else parse(page, ByHistory)
     async with wired.database.reading() as connection:
         row = await find_run(wired, connection, parse_id(run_id, "run"))
         plan = await wired.plan(connection, row.version_id)
         if by is None:
-            rows = await list_history(connection, row.run_id, after=after, limit=limit + 1)
+            is_newest_first = order == "newest"
+            rows = await list_history(
+                connection, row.run_id, after=after, is_newest_first=is_newest_first, limit=limit + 1
+            )
         else:
-            rows = await list_acts(connection, row.run_id, after=after[0], limit=limit + 1)
+            rows = await list_acts(connection, row.run_id, after=after[0] if after else 0, limit=limit + 1)
     items = [history_item(plan, item) for item in rows[:limit]]
     return reply(HistoryPage(items, token(*rows[limit - 1].key) if len(rows) > limit else None))
 

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from state.queries.rows import PAGE_BYTES, UNBOUNDED, Connection, fetch, fetch_one
 from state.sql import load
 
 _SQL = load("run_queries")
+HISTORY_BEGIN: Final = (0, False, -1)
+"""Before the `key` of everything that ever moved a run."""
+HISTORY_END: Final = (2**31 - 1, True, 2**31 - 1)
+"""Behind it."""
 
 
 class RunRow(NamedTuple):
@@ -137,14 +141,19 @@ async def list_positions(
 
 
 async def list_history(
-    connection: Connection, run_id: UUID, *, after: tuple[int, bool, int] = (0, False, -1), limit: int
+    connection: Connection,
+    run_id: UUID,
+    *,
+    after: tuple[int, bool, int] | None = None,
+    is_newest_first: bool = False,
+    limit: int,
 ) -> list[HistoryRow]:
-    """Ascending. after: the `key` of the last row seen."""
-    row_version, is_attempt, task = after
+    """Ascending, or the newest first. after: the `key` of the last row seen."""
+    row_version, is_attempt, task = after or (HISTORY_END if is_newest_first else HISTORY_BEGIN)
     return await fetch(
         connection,
         HistoryRow,
-        _SQL.text("list_history"),
+        _SQL.text("list_history_back" if is_newest_first else "list_history"),
         run_id=run_id,
         row_version=row_version,
         is_attempt=is_attempt,

@@ -96,6 +96,30 @@ CROSS JOIN LATERAL (
   WHERE run_id = %(run_id)s AND task = p.task AND token = p.attempt_token) AS e
 ORDER BY p.row_version, p.is_attempt, p.task;
 
+-- name: list_history_back
+-- The same, descending: the newest first.
+WITH place AS MATERIALIZED (
+  (SELECT row_version, kind ^@ 'attempt_' AS is_attempt, coalesce(task, -1) AS task, NULL::int AS attempt_token
+   FROM history
+   WHERE run_id = %(run_id)s AND row_version <= %(row_version)s
+     AND (row_version, kind ^@ 'attempt_', coalesce(task, -1)) < (%(row_version)s, %(is_attempt)s, %(task)s)
+   ORDER BY row_version DESC LIMIT %(limit)s)
+  UNION ALL
+  (SELECT row_version, true, task, token
+   FROM attempt
+   WHERE run_id = %(run_id)s AND row_version <= %(row_version)s AND (row_version, true, task) < (%(row_version)s, %(is_attempt)s, %(task)s)
+   ORDER BY row_version DESC, task DESC LIMIT %(limit)s)
+  ORDER BY row_version DESC, is_attempt DESC, task DESC LIMIT %(limit)s)
+SELECT e.row_version, e.at, e.kind, e.task, e.token, e.actor, e.detail::text
+FROM place p
+CROSS JOIN LATERAL (
+  SELECT at, kind, task, token, actor, detail, row_version FROM history
+  WHERE p.attempt_token IS NULL AND run_id = %(run_id)s AND row_version = p.row_version
+  UNION ALL
+  SELECT at, kind, task, token, actor, detail, row_version FROM attempt_event
+  WHERE run_id = %(run_id)s AND task = p.task AND token = p.attempt_token) AS e
+ORDER BY p.row_version DESC, p.is_attempt DESC, p.task DESC;
+
 -- name: list_history_between
 -- Whole row_versions only, so that a stream can be resumed behind any of them.
 SELECT row_version, at, kind, task, token, actor, detail::text

@@ -12,7 +12,7 @@ from headrace.filter import parse
 from state.filter_sql import conditions_of
 from state.queries.dead_letter import find_dead_letters
 from state.queries.rows import ID_MAX
-from state.queries.run import list_history
+from state.queries.run import HISTORY_BEGIN, HISTORY_END, list_history
 from state.queries.search import FACET_ERRORS_MAX, find_runs
 from state.sql import load
 
@@ -247,30 +247,36 @@ def wide(many):
     return many
 
 
-def test_a_page_of_a_long_history_builds_only_the_rows_on_it(wide):
+@pytest.mark.parametrize(
+    ("name", "begin"), [("list_history", HISTORY_BEGIN), ("list_history_back", HISTORY_END)], ids=["oldest", "newest"]
+)
+def test_a_page_of_a_long_history_builds_only_the_rows_on_it(wide, name, begin):
     """Of the attempts that are not on it, only their places are looked at: 8 ms instead of 100."""
-    place = {"run_id": WIDE, "row_version": 0, "is_attempt": False, "task": -1, "limit": 51}
-    plan = explain(wide, RUNS.text("list_history"), **place)
+    place = dict(zip(("row_version", "is_attempt", "task"), begin, strict=True))
+    plan = explain(wide, RUNS.text(name), run_id=WIDE, limit=51, **place)
     built = plan[plan.index("CTE Scan on place") :]
     assert "Sort Method: top-N heapsort" in plan, plan
     assert "Index Scan using attempt_key on attempt " in built, plan
     assert "rows=10000" not in built, plan
 
 
-async def test_pages_of_a_history_are_its_events_in_order(wide, database):
+@pytest.mark.parametrize("is_newest_first", [False, True], ids=["oldest", "newest"])
+async def test_pages_of_a_history_are_its_events_in_order(wide, database, is_newest_first):
     wide.commit()
     whole = wide.execute(
         "SELECT row_version, kind ^@ 'attempt_', coalesce(task, -1), actor, detail::text FROM run_event "
         "WHERE run_id = %s ORDER BY 1, 2, 3",
         (WIDE,),
     ).fetchall()
-    read, after = [], (0, False, -1)
+    read, after = [], None
     async with await psycopg.AsyncConnection.connect(database, autocommit=True) as connection:
-        while page := await list_history(connection, UUID(WIDE), after=after, limit=3001):
+        while page := await list_history(
+            connection, UUID(WIDE), after=after, is_newest_first=is_newest_first, limit=3001
+        ):
             read += [(*row.key, row.actor, row.detail) for row in page]
             after = page[-1].key
     assert len(read) == 10_003
-    assert read == whole
+    assert read == (whole[::-1] if is_newest_first else whole)
 
 
 def test_the_statements_of_the_metrics_touch_open_runs_only(many):

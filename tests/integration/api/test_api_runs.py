@@ -353,6 +353,8 @@ async def test_history_is_paged_without_loss_also_within_one_row_version(api, en
     whole = await api.pages(f"/runs/{run_id}/history")
     by_one = await api.pages(f"/runs/{run_id}/history", limit=1)
     assert [item for page in by_one for item in page] == whole[0]
+    back = await api.pages(f"/runs/{run_id}/history", limit=1, order="newest")
+    assert [item for page in back for item in page] == whole[0][::-1]
     assert len(whole[0]) == 1 + 5 + 1 + 5
     cancelled = whole[0][6]
     assert (cancelled["kind"], cancelled["actor"], cancelled["detail"]) == ("cancelled", "ana", {"reason": "enough"})

@@ -31,13 +31,13 @@ export function HistoryTab({ run, onSelect }: { run: Run; onSelect: (task: strin
   const [kind, setKind] = useParam("kind");
   const [order, setOrder] = useParam("order", "down");
   const [open, setOpen] = useState<Item | null>(null);
-  const list = useList<Item>(["run", run.run_id, "history"], (page, signal) => get("/runs/{run_id}/history", { run_id: run.run_id }, { limit: 200, ...(page ? { page } : {}) }, signal), {
+  const first = order === "up" ? "newest" : "oldest";
+  const list = useList<Item>(["run", run.run_id, "history", first], (page, signal) => get("/runs/{run_id}/history", { run_id: run.run_id }, { limit: 200, order: first, ...(page ? { page } : {}) }, signal), {
     live: isOver(run.status) ? false : 5000,
   });
   const kinds = [...new Set(list.rows.map((item) => item.kind))].sort();
   const begin = Date.parse(run.created_at);
-  let rows = kind ? list.rows.filter((item) => item.kind === kind) : list.rows;
-  if (order === "up") rows = [...rows].reverse();
+  const rows = kind ? list.rows.filter((item) => item.kind === kind) : list.rows;
   const columns: Column<Item>[] = [
     { id: "version", head: "#", width: "58px", right: true, cell: (item) => <span className="faint num">{item.row_version}</span> },
     { id: "at", head: "At", width: "112px", cell: (item) => <Instant at={item.at} ms /> },
