@@ -27,6 +27,9 @@ from state.queries.run import PositionRow, count_tasks, list_positions
 LOOK_SECONDS: Final = 0.5
 RUNS_MAX: Final = 1_000
 """Open runs that are watched, newest first, and new ones in one look. More than a person can follow."""
+CHANGES_MAX: Final = 250
+"""Told by one look, of the newest runs; the others wait for the next one, and are told as they stand then. So being
+looked at costs a flood of runs no more than this, however many are under way."""
 WINDOW_SECONDS: Final = 10
 """Runs that began this recently are looked at also when they are over: a short one is never seen open."""
 BACKLOG_MAX: Final = 2_000
@@ -35,6 +38,8 @@ REMEMBERED: Final = 2_000
 """Changes that can be told again to whoever was cut off."""
 LINGER_SECONDS: Final = 30.0
 """So long it goes on looking when nobody listens: a reload of the only page, a proxy that closes."""
+
+UNTOLD: Final = -1
 
 _log = structlog.get_logger("api.feed")
 
@@ -63,6 +68,8 @@ class RunFeed:
         self._database, self._plans, self._namespace = database, plans, namespace
         self._listeners: set[asyncio.Queue[Change | Gap | Here]] = set()
         self._known: dict[UUID, int] = {}
+        """Row version of each run that is watched, as it was told last; UNTOLD for one that is new."""
+        self._is_first = True
         self._looking: asyncio.Task[None] | None = None
         self._name, self._number = "", 0
         self._told: deque[Change] = deque(maxlen=REMEMBERED)
@@ -99,6 +106,7 @@ class RunFeed:
     def _begin(self) -> None:
         """What happened while nobody looked is not known: ids of another name begin."""
         self._known.clear()
+        self._is_first = True
         self._told.clear()
         self._name, self._number = f"{time.time_ns() // 1_000_000:x}", 0
         self._looking = asyncio.create_task(self._look_on())
@@ -119,13 +127,9 @@ class RunFeed:
         return f"{self._name}-{self._number}"
 
     async def _look_on(self) -> None:
-        is_first = True
         while self._listeners or time.monotonic() - self._left_at < LINGER_SECONDS:
             try:
-                changes = await self.look()
-                if not is_first:
-                    self._tell(changes)
-                is_first = False
+                self._tell(await self.look())
             except UnavailableError:
                 pass  # said by the database; the next look finds what changed meanwhile
             except Exception as error:
@@ -133,31 +137,39 @@ class RunFeed:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> list[RunSummary]:
-        """What changed since the last look."""
+        """What changed since the last look, and is told now; the first one only learns how all stand."""
         since = id_at(time.time() - WINDOW_SECONDS)
         async with self._database.reading() as connection:
             positions = await list_positions(
                 connection, self._namespace, since=since, run_ids=self._known, limit=RUNS_MAX
             )
             changed = [position for position in positions if self._known.get(position.run_id) != position.row_version]
+            changed.sort(key=lambda position: position.run_id)
+            left, changed = ([], []) if self._is_first else (changed[:-CHANGES_MAX], changed[-CHANGES_MAX:])
             plans = await load_plans(self._plans, connection, {position.version_id for position in changed})
             counts: dict[UUID, dict[str, int]] = defaultdict(dict)
             for row in await count_tasks(connection, [position.run_id for position in changed]):
                 counts[row.run_id][row.status] = row.tasks
-        self._remember(positions, since)
-        changed.sort(key=lambda position: position.run_id)
+        self._remember(positions, since, {position.run_id for position in left})
         return [
             summary(position, full_counts(plans[position.version_id], counts[position.run_id])) for position in changed
         ]
 
-    def _remember(self, positions: list[PositionRow], since: UUID) -> None:
+    def _remember(self, positions: list[PositionRow], since: UUID, left: set[UUID]) -> None:
+        """left: what is still to be told is watched until then, also when it is over."""
         watched = [
             position
             for position in positions
-            if RunStatus(position.status) not in RUN_TERMINAL or position.run_id > since
+            if RunStatus(position.status) not in RUN_TERMINAL or position.run_id > since or position.run_id in left
         ]
         watched.sort(key=lambda position: position.run_id, reverse=True)
-        self._known = {position.run_id: position.row_version for position in watched[: 2 * RUNS_MAX]}
+        self._known = {
+            position.run_id: self._known.get(position.run_id, UNTOLD)
+            if position.run_id in left
+            else position.row_version
+            for position in watched[: 2 * RUNS_MAX]
+        }
+        self._is_first = False
 
     def _tell(self, runs: list[RunSummary]) -> None:
         changes = []

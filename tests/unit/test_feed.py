@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -11,6 +13,7 @@ from api import feed
 from api.feed import Change, Gap, Here, RunFeed
 from api.schemas.run import RunSummary
 from headrace.machine import RunStatus
+from state.queries.run import PositionRow
 
 
 def summary(number: int) -> RunSummary:
@@ -64,3 +67,53 @@ async def test_a_change_between_two_looks_at_the_list_comes_once(one: RunFeed) -
     assert isinstance(change, Change)
     assert await anext(source) is None
     await source.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+
+# == looking ===========================================================================================================
+class Runs:
+    """Stands for the database: runs by their number, a row version each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.versions: dict[int, int] = {}
+        self.over: set[int] = set()
+        self.counted: list[int] = []
+        monkeypatch.setattr(feed, "list_positions", self.list_positions)
+        monkeypatch.setattr(feed, "count_tasks", self.count_tasks)
+        monkeypatch.setattr(feed, "load_plans", self.load_plans)
+        monkeypatch.setattr(feed, "full_counts", lambda plan, counts: counts)
+        monkeypatch.setattr(feed, "id_at", lambda seconds: UUID(int=2**127))  # all began long ago
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        yield None
+
+    async def list_positions(self, *_: Any, run_ids: Any, **__: Any) -> list[PositionRow]:
+        wanted = {number for number in self.versions if number not in self.over} | {id_.int for id_ in run_ids}
+        return [
+            PositionRow(UUID(int=n), "completed" if n in self.over else "running", self.versions[n], 1, "orders")
+            for n in wanted
+        ]
+
+    async def count_tasks(self, _: Any, run_ids: list[UUID]) -> list[Any]:
+        self.counted.append(len(run_ids))
+        return []
+
+    async def load_plans(self, *_: Any) -> dict[int, Any]:
+        return {1: None}
+
+
+async def test_a_flood_is_told_in_parts_and_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Runs(monkeypatch)
+    flood = range(2 * feed.CHANGES_MAX + 10)
+    one = RunFeed(runs, SimpleNamespace(), "default")  # type: ignore[arg-type]
+    runs.versions[10**6] = 1
+    assert await one.look() == [], "how all stood before is no news"
+    runs.versions |= dict.fromkeys(flood, 1)
+    first = await one.look()
+    runs.over |= set(flood)
+    runs.versions |= dict.fromkeys(flood, 2)
+    later = [await one.look() for _ in range(4)]
+    assert len(first) == max(runs.counted) == feed.CHANGES_MAX
+    ended = {run.run_id for told in later for run in told if run.status is RunStatus.COMPLETED}
+    assert ended >= {str(UUID(int=number)) for number in flood}, "also of those that ended before they were told"
+    assert later[-1] == []
