@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.screenshots import SMALL
 from tests.browser.window import Console, Engine
 
+PARTS: Final = 2_100
 AXE: Final = Path(__file__).parents[2] / "api" / "dashboard" / "node_modules" / "axe-core" / "axe.min.js"
 
 PAGES = {
@@ -153,6 +154,29 @@ def test_the_graph_is_laid_out_by_a_worker_that_is_a_file(console: Console, scen
     assert [worker.url for worker in page.workers if "/console/assets/elk-worker" in worker.url]
     page.locator(".graph-node", has_text="validate").click()
     expect(page.get_by_role("complementary", name="Task validate")).to_be_visible()
+
+
+def test_tasks_that_stand_in_one_place_are_one_box_of_a_large_graph(console: Console, engine: Engine) -> None:
+    """More than one page of tasks: all of them are there in the end."""
+    parts = {f"part{number}": {"run": "shop.notify", "needs": ["first"]} for number in range(PARTS)}
+    tasks = {"first": {"run": "shop.notify"}, **parts, "last": {"run": "shop.notify", "needs": [*parts]}}
+    assert engine.http.post("/workflows", json={"name": "large", "tasks": tasks}).is_success
+    run_id = engine.start("large")
+    engine.until_status(run_id, "completed")
+    page = console.open(f"/runs/{run_id}?tab=graph")
+    expect(page.locator(".graph-node")).to_have_count(3)
+    stack = page.locator(".graph-node", has_text="part0")
+    expect(stack).to_contain_text(f"{PARTS}/{PARTS} ok")
+    stack.click()
+    expect(page.get_by_role("tab", name="Tasks")).to_have_attribute("aria-selected", "true")
+    expect(page.locator(".filters")).to_contain_text(f"{PARTS} of {PARTS + 2}")
+    page = console.open(f"/runs/{run_id}?task=last")
+    panel = page.get_by_role("complementary", name="Task last")
+    needs = panel.locator(".needs").get_by_role("button")
+    expect(needs.last).to_have_text(re.compile("and .* more"))
+    assert needs.count() < 30
+    needs.last.click()
+    expect(needs).to_have_count(PARTS)
 
 
 def test_a_map_is_counters_and_a_table_of_its_items(console: Console, scene: dict[str, str]) -> None:

@@ -101,7 +101,7 @@ export function Graph({ id, definition, spans, selected, onSelect }: { id: strin
         deleteKeyCode={null}
         onlyRenderVisibleElements={nodes.length > 300}
         proOptions={{ hideAttribution: false }}
-        onNodeClick={(_, node) => (node.data.tasks.length > 1 ? setPlace({ tab: "tasks", find: sharedStart(node.data.tasks) }) : onSelect?.(node.id))}
+        onNodeClick={(_, node) => onSelect && (node.data.tasks.length > 1 ? setPlace({ tab: "tasks", find: sharedStart(node.data.tasks) }) : onSelect(node.id))}
         onPaneClick={() => onSelect?.("")}
       >
         <Background gap={20} size={1} />
