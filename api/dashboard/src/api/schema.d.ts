@@ -1029,7 +1029,7 @@ export interface paths {
         /**
          * History
          * @description All that ever moved the run, in order and without a gap in `row_version`; with `by=people` only what somebody
-         *     did.
+         *     did, the oldest first.
          */
         get: operations["runs_history"];
         put?: never;
@@ -2917,6 +2917,7 @@ export interface components {
             runs: {
                 [key: string]: number;
             };
+            stuck_seconds: number;
             timer_lateness_seconds: number;
             timers_late: number;
             version: string;
@@ -3598,6 +3599,7 @@ export interface components {
             due_at: string | null;
             index: number;
             items: components["schemas"]["ItemCounts"] | null;
+            join: string;
             kind: string;
             name: string;
             needs: number[];
@@ -8366,6 +8368,8 @@ export interface operations {
             query?: {
                 /** @description Only what somebody did */
                 by?: "people" | null;
+                /** @description Which comes first */
+                order?: "oldest" | "newest";
                 /** @description Items on a page */
                 limit?: number;
                 /** @description `next` of the page before */
