@@ -109,6 +109,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, help="of W1, and of W6 in each turn")
     parser.add_argument("--timers", type=int, help="of W4")
     parser.add_argument("--finished", type=int, help="runs behind W6, W7 and console")
+    parser.add_argument("--wide", type=int, help="tasks of the widest run of W7 and console, items of its map")
     parser.add_argument("--seconds", type=float, help="of the overload")
     options = parser.parse_args()
     names = options.only.split(",") if options.only else ["W1"] if options.quick else DEFAULT
@@ -125,6 +126,8 @@ def _sizes(options: argparse.Namespace) -> Sizes:
         "runs": options.runs,
         "timers": options.timers,
         "finished": options.finished,
+        "wide_tasks": options.wide,
+        "items": options.wide,
         "overload_seconds": options.seconds,
     }
     sizes = TINY if options.tiny else QUICK if options.quick else FULL

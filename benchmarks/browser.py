@@ -52,10 +52,11 @@ async ([selector, text, seconds]) => {
   return Date.now();
 }"""
 _SCROLL_UNTIL_THERE: Final = """
-async (table, [selector, seconds]) => {
+async (table, [selector, row, seconds]) => {
   window.pressedAt = performance.now();
+  const height = table.querySelector("[data-index], [data-task]").offsetHeight;
   while (!document.querySelector(selector) && performance.now() - window.pressedAt < seconds * 1000) {
-    table.scrollTop = table.scrollHeight;
+    table.scrollTop = row * height;
     await new Promise(requestAnimationFrame);
   }
 }"""
@@ -95,9 +96,9 @@ class Window:
         what.select_option(option)
         return self._until(fact)
 
-    def scroll(self, what: Locator, fact: Fact) -> Seen:
-        """To the end of what is there, and on, as more of it comes."""
-        what.evaluate(_SCROLL_UNTIL_THERE, [fact.selector, USABLE_SECONDS])
+    def scroll(self, what: Locator, row: int, fact: Fact) -> Seen:
+        """To a row: to the end of what is there, and on as more of it comes."""
+        what.evaluate(_SCROLL_UNTIL_THERE, [fact.selector, row, USABLE_SECONDS])
         return self._until(fact)
 
     def when(self, fact: Fact) -> float:

@@ -91,7 +91,7 @@ def _look_at_lists(window: Window) -> Iterator[tuple[str, Seen]]:
     page = window.page
     yield "runs", window.open("/runs", LISTED)
     table = page.get_by_role("group", name="Runs, newest first")
-    yield "runs, next page", window.scroll(table, Fact(f".table-row[data-index='{PAGE}']"))
+    yield "runs, next page", window.scroll(table, PAGE, Fact(f".table-row[data-index='{PAGE}']"))
     for name, filter in FILTERS.items():
         yield f"runs with {name}", window.open(f"/runs?{urlencode({'filter': filter})}", LISTED)
     yield "runs, a view pressed", window.press(page.get_by_role("button", name="Stuck", exact=True), LISTED)
@@ -102,7 +102,7 @@ def _look_at_wide_run(window: Window, wide: Wide) -> Iterator[tuple[str, Seen]]:
     window.open(f"/runs?{urlencode({'filter': f'workflow:{wide.workflow}'})}", ROW)
     yield f"a run of {wide.tasks} tasks, pressed", window.press(page.locator(f"[data-row='{wide.id}']"), timeline)
     last = Fact(".timeline-row[data-task='join']")
-    yield "its timeline, to the end", window.scroll(page.locator(".timeline-scroll"), last)
+    yield "its timeline, to the end", window.scroll(page.locator(".timeline-scroll"), wide.tasks, last)
     yield "its last task", window.press(page.locator(last.selector), Fact(".task-panel h2", "join"))
     page.get_by_role("button", name="Close the task").click()
     yield "its tasks", window.press(_tab(window, "Tasks"), Fact(".filters", f"{wide.tasks} of {wide.tasks}"))
@@ -124,7 +124,7 @@ def _look_at_map(window: Window, run: str, items: int) -> Iterator[tuple[str, Se
     item = "[aria-label='Items of rows'] .table-row"
     yield f"a map of {items} items", window.open(f"/runs/{run}?task=rows", Fact(item))
     table = window.page.get_by_role("group", name="Items of rows")
-    yield "its items, to the middle", window.scroll(table, Fact(f"{item}[data-index='{items // 2}']"))
+    yield "its items, to the middle", window.scroll(table, items // 2, Fact(f"{item}[data-index='{items // 2}']"))
 
 
 def _look_at_changes(window: Window, bench: Bench) -> Iterator[tuple[str, Seen]]:
