@@ -140,6 +140,19 @@ def test_a_link_shows_the_same_after_a_reload(console: Console, scene: dict[str,
         console.settle()
 
 
+def test_a_second_tab_hears_the_stream_that_the_first_reads(console: Console, engine: Engine) -> None:
+    page = console.open("/runs")
+    expect(page.locator(".live")).to_contain_text("live")
+    second = page.context.new_page()
+    second.goto(f"{engine.stack.api_url}/console/runs")
+    expect(second.locator(".live")).to_contain_text("live")
+    run_id = engine.start("lonely")
+    expect(second.get_by_role("button", name=re.compile("new run"))).to_be_visible()
+    second.get_by_role("button", name=re.compile("new run")).click()
+    expect(second.locator(f"[data-row='{run_id}']")).to_be_visible()
+    second.close()
+
+
 def test_what_waits_says_why(console: Console, scene: dict[str, str]) -> None:
     page = console.open(f"/runs/{scene['lonely']}")
     expect(page.locator(".banner [data-code=NO_WORKER]")).to_contain_text("No live worker serves queue nobody")

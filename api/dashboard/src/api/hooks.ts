@@ -4,6 +4,7 @@ import { useEffect, useMemo, useRef } from "react";
 import { noteServerClock } from "../ui/instant";
 import { get, type Schemas } from "./client";
 import { useLive } from "./live";
+import { isLong, patience } from "./long";
 
 /** Without a stream the pages look for themselves. */
 const POLL_MS = 3000;
@@ -46,7 +47,7 @@ export function useRun(id: string) {
   useEffect(() => {
     if (moved !== undefined && known.current !== undefined && moved !== known.current) {
       // The stream may have said so as well: what is being read again, or has just been, is left alone.
-      const isOld = ({ queryKey, state }: Query) => queryKey[0] === "run" && queryKey[1] === id && queryKey[2] !== "itself" && Date.now() - state.dataUpdatedAt > JUST_MS;
+      const isOld = (each: Query) => each.queryKey[0] === "run" && each.queryKey[1] === id && each.queryKey[2] !== "itself" && !isLong(each) && Date.now() - each.state.dataUpdatedAt > JUST_MS;
       void client.invalidateQueries({ predicate: isOld }, { cancelRefetch: false });
     }
     known.current = moved;
@@ -179,7 +180,7 @@ export function useList<T>(key: unknown[], read: (page: string | undefined, sign
     queryFn: ({ pageParam, signal }) => read(pageParam, signal),
     initialPageParam: undefined as string | undefined,
     getNextPageParam: (page: Paged<T>) => page.next ?? undefined,
-    refetchInterval: options.live === false ? false : poll,
+    refetchInterval: (query) => (options.live === false || poll === false ? false : poll * patience(query as unknown as Query)),
     placeholderData: keepPreviousData,
     enabled: options.enabled ?? true,
   });

@@ -2,9 +2,15 @@
 import type { QueryClient } from "@tanstack/react-query";
 import { useSyncExternalStore } from "react";
 import type { Schemas } from "./client";
+import { isLong } from "./long";
 
 type Summary = Schemas["RunSummary"];
 type Told = { kind: "run"; run: Summary } | { kind: "gap" } | { kind: "state"; open: boolean };
+
+/** By a tab that has just come: whether somebody reads the stream. */
+interface Asked {
+  kind: "asked";
+}
 
 const CHANNEL = "headrace-live";
 const FLUSH_MS = 1000;
@@ -23,6 +29,8 @@ const listeners = new Set<(runs: Map<string, Summary>, isGap: boolean) => void>(
 let waiting = new Map<string, Summary>();
 let hasGap = false;
 let flushing = false;
+/** In the tab that reads it. */
+let source: EventSource | undefined;
 let flushedAt = -FLUSH_MS;
 
 function set(change: Partial<State>): void {
@@ -72,7 +80,11 @@ function flush(): void {
 
 export function startLive(client: QueryClient): void {
   const channel = new BroadcastChannel(CHANNEL);
-  channel.onmessage = (event: MessageEvent<Told>) => hear(event.data);
+  channel.onmessage = ({ data }: MessageEvent<Told | Asked>) => {
+    if (data.kind !== "asked") hear(data);
+    else if (source) channel.postMessage({ kind: "state", open: source.readyState === EventSource.OPEN } satisfies Told);
+  };
+  channel.postMessage({ kind: "asked" } satisfies Asked);
   const tell = (told: Told) => {
     hear(told);
     channel.postMessage(told);
@@ -85,7 +97,7 @@ export function startLive(client: QueryClient): void {
 
 /** Reads as long as the tab lives. */
 function read(tell: (told: Told) => void): Promise<never> {
-  const source = new EventSource("/events");
+  source = new EventSource("/events");
   source.onopen = () => tell({ kind: "state", open: true });
   source.onerror = () => tell({ kind: "state", open: false });
   source.addEventListener("run", (event) => tell({ kind: "run", run: JSON.parse((event as MessageEvent<string>).data) as Summary }));
@@ -97,5 +109,5 @@ const OF_ANY_RUN = ["overview", "approvals", "letters", "letter-groups", "parked
 
 function refresh(client: QueryClient, runs: Map<string, Summary>, isGap: boolean): void {
   for (const key of isGap ? [...OF_ANY_RUN, "run", "runs"] : OF_ANY_RUN) void client.invalidateQueries({ queryKey: [key] });
-  for (const id of runs.keys()) void client.invalidateQueries({ queryKey: ["run", id] });
+  for (const id of runs.keys()) void client.invalidateQueries({ queryKey: ["run", id], predicate: (query) => !isLong(query) });
 }

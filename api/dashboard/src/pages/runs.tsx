@@ -1,9 +1,9 @@
 import { keepPreviousData, useQuery, useQueryClient, type InfiniteData } from "@tanstack/react-query";
-import { useEffect, useMemo, useState } from "react";
+import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { keepView, removeView } from "../acts";
 import { get, type Schemas } from "../api/client";
 import { isOver, shortId, useList } from "../api/hooks";
-import { onNews } from "../api/live";
+import { onNews, useLive } from "../api/live";
 import { currentPrefs, setPrefs, usePrefs } from "../prefs";
 import { go, useParam, useTitle } from "../router";
 import { actorOf } from "../session";
@@ -37,6 +37,7 @@ const columnsOf = (chosen: Set<string>, choose: (id: string) => void): Column<Ru
 ];
 /** New runs are counted up to here: nobody waits for the exact number of thousands, and a list may stay open for days. */
 const FRESH_MAX = 1000;
+const SETTLED_MS = 1000;
 const ALWAYS = new Set(["chosen", "run"]);
 const USUAL = "status,version,tasks,trigger,created,took";
 
@@ -96,9 +97,8 @@ export function RunsPage() {
     setChosen(new Set());
   }, [key]);
   const may = useMemo(() => mayMatch(reading.data?.clauses ?? []), [reading.data]);
-  useEffect(
-    () =>
-      onNews((runs) => {
+  const take = useCallback(
+      (runs: Map<string, Schemas["RunSummary"]>) => {
         const known = new Set<string>();
         client.setQueryData<InfiniteData<Schemas["RunPage"]>>(key, (data) => {
           if (!data) return data;
@@ -116,9 +116,22 @@ export function RunsPage() {
         });
         const added = [...runs.values()].filter((run) => !known.has(run.run_id) && may(run));
         if (added.length) setFresh((before) => (before.size >= FRESH_MAX ? before : new Set([...before, ...added.map((run) => run.run_id)])));
-      }),
+      },
     [client, key, may],
   );
+  useEffect(() => onNews(take), [take]);
+  const taker = useRef(take);
+  taker.current = take;
+  const { open } = useLive();
+  // The stream tells what changes from its first look on. What changed between the answer that is shown and that look is asked for, once.
+  useEffect(() => {
+    if (!open) return undefined;
+    const timer = setTimeout(() => {
+      const newest = get("/runs", {}, { limit: 100, ...(filter ? { filter } : {}) });
+      void newest.then((page) => taker.current(new Map(page.items.map((run) => [run.run_id, run]))), () => undefined);
+    }, SETTLED_MS);
+    return () => clearTimeout(timer);
+  }, [open]);
   const renew = () => {
     setFresh(new Set());
     void client.resetQueries({ queryKey: key });

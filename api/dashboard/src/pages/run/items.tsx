@@ -18,12 +18,12 @@ export function roundsWord(task: { rounds: number }, max?: number): string {
   return `${task.rounds}${bound} ${task.rounds === 1 && max === undefined ? "round" : "rounds"}`;
 }
 
-export function Items({ runId, map, onSelect }: { runId: string; map: string; onSelect: (task: string) => void }) {
+export function Items({ runId, map, isLive, onSelect }: { runId: string; map: string; isLive: boolean; onSelect: (task: string) => void }) {
   const [status, setStatus] = useParam("items");
   const list = useList<Schemas["Task"]>(
     ["run", runId, "items", map, status],
     (page, signal) => get("/runs/{run_id}/tasks/{task}/items", { run_id: runId, task: map }, { limit: 200, ...(status ? { status: status as Schemas["TaskStatus"] } : {}), ...(page ? { page } : {}) }, signal),
-    { live: 5000 },
+    { live: isLive ? 5000 : false },
   );
   const columns: Column<Schemas["Task"]>[] = [
     { id: "item", head: "Item", width: "64px", right: true, cell: (item) => <span className="num">{item.name.slice(map.length + 1)}</span> },

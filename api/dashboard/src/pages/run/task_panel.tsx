@@ -64,7 +64,7 @@ export function TaskPanel({ run, name, onClose, onSelect }: { run: Schemas["Run"
           {task.progress !== null && <Payload name="Progress, as its body last said" value={task.progress} />}
           {task.error !== null && task.status !== "completed" && <section><h3>Error</h3><UserFault value={task.error} /></section>}
           {task.workflow && <ChildrenOf runId={run.run_id} task={name} />}
-          {task.items && <Items runId={run.run_id} map={name} onSelect={onSelect} />}
+          {task.items && <Items runId={run.run_id} map={name} isLive={!isOver(run.status)} onSelect={onSelect} />}
           <Attempts attempts={attempts.data?.items ?? []} more={Boolean(attempts.data?.next)} />
           <section>
             <h3>Data</h3>

@@ -1,0 +1,11 @@
+// Lists of which many pages were read: each page is read again, so they look more rarely and do not follow every change.
+import type { InfiniteData, Query } from "@tanstack/react-query";
+
+const SHORT_PAGES = 3;
+
+const pagesOf = ({ state }: Query): number => (state.data as Partial<InfiniteData<unknown>> | undefined)?.pages?.length ?? 1;
+
+export const isLong = (query: Query): boolean => pagesOf(query) > SHORT_PAGES;
+
+/** So many times as long it waits between two looks. */
+export const patience = (query: Query): number => Math.ceil(pagesOf(query) / SHORT_PAGES);
