@@ -98,37 +98,38 @@ export function RunsPage() {
   }, [key]);
   const may = useMemo(() => mayMatch(reading.data?.clauses ?? []), [reading.data]);
   const take = useCallback(
-      (runs: Map<string, Schemas["RunSummary"]>) => {
-        const known = new Set<string>();
-        client.setQueryData<InfiniteData<Schemas["RunPage"]>>(key, (data) => {
-          if (!data) return data;
-          const pages = data.pages.map((page) => ({
-            ...page,
-            items: page.items.map((run) => {
-              const news = runs.get(run.run_id);
-              known.add(run.run_id);
-              if (!news || news.row_version <= run.row_version) return run;
-              const finished_at = isOver(news.status) ? (run.finished_at ?? new Date().toISOString()) : null;
-              return { ...run, status: news.status, counts: news.counts, row_version: news.row_version, finished_at };
-            }),
-          }));
-          return { ...data, pages };
-        });
-        const added = [...runs.values()].filter((run) => !known.has(run.run_id) && may(run));
-        if (added.length) setFresh((before) => (before.size >= FRESH_MAX ? before : new Set([...before, ...added.map((run) => run.run_id)])));
-      },
+    (runs: Map<string, Schemas["RunSummary"]>) => {
+      const known = new Set<string>();
+      client.setQueryData<InfiniteData<Schemas["RunPage"]>>(key, (data) => {
+        if (!data) return data;
+        const pages = data.pages.map((page) => ({
+          ...page,
+          items: page.items.map((run) => {
+            const news = runs.get(run.run_id);
+            known.add(run.run_id);
+            if (!news || news.row_version <= run.row_version) return run;
+            const finished_at = isOver(news.status) ? (run.finished_at ?? new Date().toISOString()) : null;
+            return { ...run, status: news.status, counts: news.counts, row_version: news.row_version, finished_at };
+          }),
+        }));
+        return { ...data, pages };
+      });
+      const added = [...runs.values()].filter((run) => !known.has(run.run_id) && may(run));
+      if (added.length) setFresh((before) => (before.size >= FRESH_MAX ? before : new Set([...before, ...added.map((run) => run.run_id)])));
+    },
     [client, key, may],
   );
   useEffect(() => onNews(take), [take]);
-  const taker = useRef(take);
-  taker.current = take;
+  const current = useRef({ filter, take });
+  current.current = { filter, take };
   const { open } = useLive();
   // The stream tells what changes from its first look on. What changed between the answer that is shown and that look is asked for, once.
   useEffect(() => {
     if (!open) return undefined;
     const timer = setTimeout(() => {
-      const newest = get("/runs", {}, { limit: 100, ...(filter ? { filter } : {}) });
-      void newest.then((page) => taker.current(new Map(page.items.map((run) => [run.run_id, run]))), () => undefined);
+      const asked = current.current.filter;
+      const newest = get("/runs", {}, { limit: 100, ...(asked ? { filter: asked } : {}) });
+      void newest.then((page) => current.current.filter === asked && current.current.take(new Map(page.items.map((run) => [run.run_id, run]))), () => undefined);
     }, SETTLED_MS);
     return () => clearTimeout(timer);
   }, [open]);
