@@ -2,15 +2,18 @@
 
 import asyncio
 import re
+from collections.abc import Mapping
 from typing import Final, TypeVar
 
 import msgspec
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from api.errors import Refusal, faulty
+from api.errors import FaultyRequest, Refusal, faulty
+from api.schemas.problem import Fault
 from headrace import payload
 from headrace.errors import PayloadError
+from headrace.label import faults_of_labels
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 """One payload of PAYLOAD_BYTES_MAX with what stands around it, or a workflow of 10,000 tasks."""
@@ -83,6 +86,12 @@ def check_payload(content: msgspec.Raw, path: str, *, may_refer: bool = False) -
         joint = "" if not inner or inner.startswith("[") else "."
         raise faulty(f"{path}{joint}{inner}", error.message.removeprefix(inner).strip()) from None
     return msgspec.json.encode(msgspec.json.decode(given)) if may_refer and b"$object" in given else given
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Raises FaultyRequest with every fault."""
+    if faults := [Fault(fault.path, fault.message) for fault in faults_of_labels(labels)]:
+        raise FaultyRequest(f"{faults[0].path}: {faults[0].message}", faults)
 
 
 def canonical(content: bytes) -> bytes:

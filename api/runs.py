@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from api.answers import Answer, answer, raw, reply
-from api.bodies import check_payload, read
+from api.bodies import check_labels, check_payload, read
 from api.filters import FilterText, OnlyKnown, page_key, page_token
 from api.idempotency import perform
 from api.identity import actor, address, check_name, parse_id, parse_run_id_given, principal_of, traceparent
@@ -75,6 +75,7 @@ async def start(workflow: str, request: Request, wired: Wired) -> Response:
     given = b"{}" if isinstance(asked.input, msgspec.UnsetType) else check_payload(asked.input, "input")
     who, principal, trace = actor(request), principal_of(request), traceparent(request)
     run_id = None if asked.run_id is None else parse_run_id_given(asked.run_id)
+    check_labels(asked.labels)
 
     async def act(connection: Connection) -> Answer:
         await wired.backlog.admit(connection)
@@ -92,6 +93,7 @@ async def start(workflow: str, request: Request, wired: Wired) -> Response:
                 traceparent=trace,
                 actor=who,
                 priority=asked.priority,
+                labels=asked.labels,
                 detail=None if principal.is_local else {"address": address(request)},
             )
         except psycopg.errors.UniqueViolation as error:
@@ -265,6 +267,7 @@ def _run(row: RunRow, tasks: dict[str, int], outputs: dict[str, msgspec.Raw]) ->
         raw(row.output_error),
         row.deadline_at,
         row.priority,
+        row.labels or {},
     )
 
 

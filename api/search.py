@@ -46,6 +46,9 @@ from state.queries.search import (
 
 router = APIRouter(tags=["search"])
 
+LabelName = Annotated[
+    str, Query(pattern=r"^([a-z][a-z0-9_.-]{0,62})?$", description="Count the values of this label as well")
+]
 Buckets = Annotated[int, Query(ge=2, le=200, description="At most so many")]
 
 
@@ -60,14 +63,21 @@ async def count(wired: Wired, filter: FilterText = "") -> Response:
 
 
 @router.get("/runs/facets", responses=answers({200: RunFacets}), dependencies=[OnlyKnown])
-async def facets(wired: Wired, filter: FilterText = "") -> Response:
-    """How many of the runs that match have each status, workflow, version, trigger, queue and error code."""
+async def facets(wired: Wired, filter: FilterText = "", label: LabelName = "") -> Response:
+    """How many of the runs that match have each status, workflow, version, trigger, queue, error code and label; and
+    each value of the label that is named.
+    """
     wanted = parse("runs", filter)
     async with wired.database.reading() as connection:
-        found = await count_facets(connection, wired.namespace, wanted, stuck_seconds=wired.settings.api_stuck_seconds)
+        found = await count_facets(
+            connection, wired.namespace, wanted, label=label, stuck_seconds=wired.settings.api_stuck_seconds
+        )
     by_field: dict[str, list[FacetValue]] = defaultdict(list)
     for row in found.rows:
-        clause = Clause(row.field, (escape(row.value),))
+        if row.field == "label":  # its name, and any value
+            clause = Clause(f"label.{row.value}", ("*",))
+        else:
+            clause = Clause(row.field, (escape(row.value),))
         by_field[row.field].append(FacetValue(row.value, row.runs, str(clause)))
     shown = [Facet(field, values) for field, values in by_field.items()]
     return reply(RunFacets(str(wanted), found.runs, found.has_more, shown))

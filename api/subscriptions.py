@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from api.answers import Answer, answer, raw, reply
-from api.bodies import check_payload, read
+from api.bodies import check_labels, check_payload, read
 from api.errors import faulty
 from api.idempotency import perform
 from api.identity import check_name
@@ -44,6 +44,7 @@ async def create(request: Request, wired: Wired) -> Response:
         raise faulty("signal", "a subscription has either `workflow` or `signal`")
     if asked.signal is not None:
         _check_signal(asked.signal)
+    _check_labels(asked)
 
     async def act(connection: Connection) -> Answer:
         if asked.workflow is not None and not await list_versions(connection, wired.namespace, asked.workflow):
@@ -57,6 +58,7 @@ async def create(request: Request, wired: Wired) -> Response:
             signal=None if asked.signal is None else msgspec.json.encode(asked.signal).decode(),
             filter=asked.filter,
             input=None if mapping is None else mapping.decode(),
+            labels=msgspec.json.encode(asked.labels, order="sorted").decode() if asked.labels else None,
         )
         return answer(_subscription(row), 201 if created else 200)
 
@@ -109,6 +111,20 @@ def _check_signal(signal: SignalOfRecord) -> None:
             raise faulty(f"signal.{name}", "there are no tasks here, only `input`: the record")
 
 
+def _check_labels(asked: SubscriptionBody) -> None:
+    """Their names are known now, their values with each record."""
+    if asked.labels and asked.signal is not None:
+        raise faulty("labels", "a signal has none: they are of the runs that records start; leave them out")
+    check_labels(dict.fromkeys(asked.labels, ""))
+    for name, text in asked.labels.items():
+        try:
+            template = compile_template(text)
+        except ExpressionError as error:
+            raise faulty(f"labels.{name}", error.message) from None
+        if template.references:
+            raise faulty(f"labels.{name}", "there are no tasks here, only `input`: the record")
+
+
 def _check_expressions(condition: str | None, mapping: bytes | None) -> None:
     """They see the record as `input`, and no tasks."""
     try:
@@ -136,4 +152,5 @@ def _subscription(row: SubscriptionRow) -> Subscription:
         row.created_at,
         row.waits_since,
         None if row.signal is None else msgspec.json.decode(row.signal, type=SignalOfRecord),
+        {} if row.labels is None else msgspec.json.decode(row.labels, type=dict[str, str]),
     )

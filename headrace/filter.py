@@ -204,9 +204,14 @@ def _without_field(of: Noun, word: str) -> str:
 def _faults_of(of: Noun, clause: Clause) -> Iterator[str]:
     field = find_field(of, clause.field)
     if field is None:
-        same = fields_of(of).get(clause.field)
-        if same is not None and same.kind is Kind.JSON:
-            yield f"{clause.field} is asked by a path, such as {clause.field}.customer.id"
+        head, _, part = clause.field.partition(".")
+        same = fields_of(of).get(head)
+        if same is not None and same.kind is Kind.JSON and not part:
+            yield f"{head} is asked by a path, such as {head}.customer.id"
+            return
+        if same is not None and same.kind is Kind.LABEL:
+            why = f"{part[:40]!r} names none" if part else "they are asked by name"
+            yield f"{head}: {why}; labels have names such as {head}.customer: small letters, digits, `_`, `.` and `-`"
             return
         near = _nearest(of, clause.field)
         hint = f"did you mean {near}?" if near else f"there are {_examples(of)}"
@@ -241,7 +246,7 @@ def check(field: Field, comparison: Comparison, value: str) -> None:
         case Kind.JSON:
             if comparison:
                 read_number(value)
-        case Kind.WORD | Kind.TEXT:
+        case Kind.WORD | Kind.TEXT | Kind.LABEL:
             if has_wildcard(value) and not field.is_wild:
                 raise ValueError(r"it takes no *; for the character itself write \*")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal, get_args
 
+from headrace.label import is_label_name
 from headrace.machine import RunStatus, TaskStatus
 
 Noun = Literal["runs", "tasks", "attempts", "history", "dead_letters"]
@@ -31,6 +32,8 @@ class Kind(StrEnum):
     LENGTH = "length"
     JSON = "json"
     """`input.customer.id`: what stands at a path of a document, as text; compared, as a number."""
+    LABEL = "label"
+    """`label.customer`: the whole of the label of this name, and with `*` any that look so."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,11 @@ class Field:
     is_wild: bool = False
     """Whether `*` stands for any text."""
     length_max: int = LENGTH_MAX
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether a clause names one of its parts behind a dot."""
+        return self.kind in (Kind.JSON, Kind.LABEL)
 
     @property
     def is_ordered(self) -> bool:
@@ -75,6 +83,10 @@ _WORKFLOW = _word("workflow", "name of the workflow", is_indexed=True)
 _VERSION = Field("version", Kind.INTEGER, "version of the workflow", is_indexed=True)
 _RUN = _id("run", "id of the run")
 _RUN_STATUS = _choice("run_status", "status of the run", RunStatus)
+_LABEL = Field(
+    "label", Kind.LABEL, "`label.customer`: a label of the run; `label.customer:*`: it has one", is_indexed=True,
+    is_wild=True,
+)  # fmt: skip
 _BEGAN = Field("began", Kind.INSTANT, "when the run was started", is_indexed=True)
 _TASK = _word("task", "name of the task; of an item, that of its map", is_indexed=True)
 _QUEUE = _word("queue", "queue of the task", is_indexed=True)
@@ -107,6 +119,7 @@ _FIELDS: Final[Mapping[Noun, tuple[Field, ...]]] = {
         _word("by", "who started it"),
         Field("key", Kind.WORD, "the key that it was started with", is_indexed=True),
         _id("parent", "id of the run that asked for it"),
+        _LABEL,
         Field("priority", Kind.INTEGER, "in the queues of pools"),
         _id("run", "its id"),
         _json("input", "`input.customer.id`: what stands there in its input"),
@@ -120,6 +133,7 @@ _FIELDS: Final[Mapping[Noun, tuple[Field, ...]]] = {
         _VERSION,
         _RUN,
         _RUN_STATUS,
+        _LABEL,
         _BEGAN,
         Field("changed", Kind.INSTANT, "when it moved last"),
         Field("due", Kind.INSTANT, "when its timer is due"),
@@ -137,6 +151,7 @@ _FIELDS: Final[Mapping[Noun, tuple[Field, ...]]] = {
         _VERSION,
         _RUN,
         _RUN_STATUS,
+        _LABEL,
         _BEGAN,
         _word("worker", "name of the worker"),
         Field("attempt", Kind.INTEGER, "which one it was"),
@@ -153,6 +168,7 @@ _FIELDS: Final[Mapping[Noun, tuple[Field, ...]]] = {
         _VERSION,
         _RUN,
         _RUN_STATUS,
+        _LABEL,
         _BEGAN,
         _word("by", "who did it: a person or a worker"),
         Field("at", Kind.INSTANT, "when it happened"),
@@ -187,9 +203,10 @@ def fields_of(of: Noun) -> Mapping[str, Field]:
 
 
 def find_field(of: Noun, name: str) -> Field | None:
-    """The field that a clause names: of `input.customer`, `input`. A document is asked by a path, and nothing else."""
-    head, dot, path = name.partition(".")
+    """The field that a clause names: of `input.customer`, `input`. A document is asked by a path, labels by a name."""
+    head, dot, part = name.partition(".")
     field = _BY_NAME[of].get(head)
-    if field is None or (field.kind is Kind.JSON) != bool(dot) or (dot and not all(path.split("."))):
+    if field is None or field.has_parts != bool(dot):
         return None
-    return field
+    is_named = is_label_name(part) if field.kind is Kind.LABEL else not dot or all(part.split("."))
+    return field if is_named else None

@@ -148,16 +148,18 @@ def start(
     version: int | None = None,
     run_id: str | None = None,
     priority: int | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Flow[Run]:
     """Start a run.
 
     input: any JSON, a pydantic model or a dataclass; `{}` when left out. key: one key makes one run, for ever: a second
     start returns that run. run_id: a UUIDv7, when the caller wants to know it beforehand. priority: in the queues of
-    pools, from -100 to 100.
+    pools, from -100 to 100. labels: what it is found by again, such as `{"customer": "acme"}` by the filter
+    `label.customer:acme`; they change nothing that it does.
     Raises NotFoundError, or PayloadError for an input that the workflow's schema refuses.
     """
     body = {"input": msgspec.Raw(b"{}" if input is None else payload.encode_input(input))}
-    given = {"key": key, "version": version, "run_id": run_id, "priority": priority}
+    given = {"key": key, "version": version, "run_id": run_id, "priority": priority, "labels": labels}
     body_given = {**body, **{name: value for name, value in given.items() if value is not None}}
     return (yield from _write(f"/workflows/{_part(workflow)}/runs", msgspec.json.encode(body_given), Run))
 

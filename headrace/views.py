@@ -153,6 +153,8 @@ class Run(msgspec.Struct, frozen=True):
     """When it has to have ended, while it is open and its workflow has a deadline."""
     priority: int = 0
     """In the queues of pools; higher goes first."""
+    labels: dict[str, str] = {}
+    """As it was started with them, by name."""
 
     @property
     def is_over(self) -> bool:

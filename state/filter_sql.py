@@ -18,6 +18,7 @@ from headrace.filter import (
     Clause,
     Filter,
     bounds,
+    has_wildcard,
     like,
     literal,
     read_id,
@@ -61,7 +62,7 @@ _ENDED_BADLY: Final = RUN_TERMINAL - {RunStatus.COMPLETED}
 _OPEN_TASKS: Final = frozenset({TaskStatus.PENDING, TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.WAITING})
 _OF_VERSIONS: Final = ("workflow", "version", "task", "queue")
 """What a version says of all its runs."""
-_DEAR: Final = frozenset({"failed", "code", "error", "waits", "pool", "by", "input", "output"})
+_DEAR: Final = frozenset({"label", "failed", "code", "error", "waits", "pool", "by", "input", "output"})
 _WHILE_OPEN: Final = ("waits", "pool")
 """What only open runs do."""
 TRUE: Final = sql.SQL("true")
@@ -77,6 +78,8 @@ class Conditions:
     parameters: dict[str, Any] = field(default_factory=dict)
     versions: list[int] | None = None
     """Walk the runs of each of these. None: walk all."""
+    label: Clause | None = None
+    """Walk the runs with this label."""
     statuses: tuple[str, ...] = ()
     """Of dead letters: walk each of these."""
     looks: int = LOOKS_CHEAP
@@ -89,7 +92,12 @@ class Conditions:
 
     def candidates(self) -> sql.Composed:
         """The rows that an index finds, as a table."""
-        name = "walk_letters" if self.of == "dead_letters" else "walk" if self.versions is None else "walk_versions"
+        if self.of == "dead_letters":
+            name = "walk_letters"
+        elif self.label is not None:
+            name = "walk_labels"
+        else:
+            name = "walk" if self.versions is None else "walk_versions"
         return sql.SQL(CANDIDATES.text(name)).format(narrow=both(self.narrow))
 
     def statement(self, name: str) -> sql.Composed:
@@ -97,7 +105,10 @@ class Conditions:
         return sql.SQL(_SEARCH.text(name)).format(candidates=self.candidates(), look=both(self.look))
 
     def given(self, **parameters: Any) -> dict[str, Any]:
-        return {**self.parameters, "versions": self.versions, "statuses": list(self.statuses), **parameters}
+        walked: dict[str, Any] = {"versions": self.versions, "statuses": list(self.statuses)}
+        if self.label is not None:
+            walked |= {"label": _label_of(self.label), "values": sorted(set(map(literal, self.label.values)))}
+        return {**self.parameters, **walked, **parameters}
 
     def only(self, ids: Collection[UUID]) -> None:
         """Of these rows only, whatever else an index would find."""
@@ -148,13 +159,15 @@ async def conditions_of(
     await _add_versions(connection, namespace, made, filter, now)
     await _add_ids(connection, namespace, made, filter)
     _add_statuses(made, filter)
-    for clause in filter.clauses:
+    _walk_label(made, filter)
+    looked_at = [clause for clause in filter.clauses if clause is not made.label]
+    for clause in looked_at:
         if made.of == "runs" and _asks_for_stuck(clause):
             await _add_stuck(connection, namespace, made, clause, stuck_seconds)
         else:
             await _add_own(connection, namespace, made, clause, now)
     if filter.of == "runs" and any(
-        clause.field.partition(".")[0] in _DEAR or _asks_for_stuck(clause) for clause in filter.clauses
+        clause.field.partition(".")[0] in _DEAR or _asks_for_stuck(clause) for clause in looked_at
     ):
         made.looks = LOOKS_DEAR
     return made
@@ -296,6 +309,29 @@ def _is_of_open_runs(filter: Filter) -> bool:
     return False
 
 
+# == labels ============================================================================================================
+def _walk_label(made: Conditions, filter: Filter) -> None:
+    """The runs with a label are found by its values, in their order, unless something that finds fewer is walked
+    already. Whatever else is said of labels is looked at."""
+    if made.narrow:
+        return
+    for clause in filter.clauses:
+        is_of_values = not clause.is_negated and not any(map(has_wildcard, clause.values))
+        if is_of_values and _is_of_label(filter.of, clause):
+            made.label = clause
+            _look_at_versions(made)
+            return
+
+
+def _is_of_label(of: Noun, clause: Clause) -> bool:
+    found = find_field(of, clause.field)
+    return found is not None and found.kind is Kind.LABEL
+
+
+def _label_of(clause: Clause) -> str:
+    return clause.field.partition(".")[2]
+
+
 # == one by one ========================================================================================================
 async def _add_own(connection: Connection, namespace: str, made: Conditions, clause: Clause, now: datetime) -> None:
     name = clause.field
@@ -306,7 +342,7 @@ async def _add_own(connection: Connection, namespace: str, made: Conditions, cla
     if name == ("started" if made.of == "runs" else "began"):
         _add_start(made, clause, now)
         return
-    own = _OWN[made.of]
+    own = _RUNS if _is_of_label(made.of, clause) else _OWN[made.of]
     if name in ("task", "queue") or (name == "failed" and clause.values != ("*",)):
         spots = await _spots(connection, namespace, clause)
         made.look.append(_turned(made.add(own.text(name), spots=spots), clause))
@@ -354,10 +390,13 @@ def _add_start(made: Conditions, clause: Clause, now: datetime) -> None:
     found = find_field("runs", "started")
     assert found is not None
     low, high = bounds(found, clause.comparison, value, now)
+    at = made.narrow if made.label is None else made.look  # where labels are walked, only the id of a run is known
     if low is not None:
-        made.narrow.append(made.add(_RUNS.text("since"), low=low))
+        made.narrow.append(made.add(_RUNS.text("id_since"), low=low))
+        at.append(made.add(_RUNS.text("since"), low=low))
     if high is not None:
-        made.narrow.append(made.add(_RUNS.text("until"), high=high))
+        made.narrow.append(made.add(_RUNS.text("id_until"), high=high))
+        at.append(made.add(_RUNS.text("until"), high=high))
 
 
 def _add_letters(made: Conditions, filter: Filter, now: datetime) -> None:
@@ -406,6 +445,9 @@ def _parts(
             yield made.add(fragments.text(name), values=[read_id(value) for value in values])
         case Kind.TEXT:
             yield made.add(fragments.text(name), patterns=[f"%{like(value.lower())}%" for value in values])
+        case Kind.LABEL:
+            patterns = [like(value) for value in values]
+            yield made.add(fragments.text(name), name=_label_of(clause), patterns=patterns)
         case Kind.JSON:
             path = clause.field.split(".")[1:]
             if clause.comparison:

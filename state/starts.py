@@ -1,10 +1,11 @@
 """Start runs: one transaction makes the run, decides its first step, and leaves the first commands in the outbox."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
+import msgspec
 import psycopg
 from uuid_utils import uuid7
 
@@ -39,6 +40,8 @@ class Start(NamedTuple):
     """In the queues of pools."""
     parent: bytes | None = None
     """The key of the run of which a task waits for it."""
+    labels: Mapping[str, str] | None = None
+    """Checked; see `headrace.label`."""
 
 
 class Started(NamedTuple):
@@ -94,6 +97,8 @@ def begin_run(
             rows.replace_run(UUID(replaced), UUID(start.run_id))
     if start.priority:
         rows.set_priority(run, start.priority)
+    if start.labels:
+        rows.label_run(run, start.labels)
     first = begin(start.plan, run, at)
     rows.begin(run, first, source=start.source, actor=start.actor, detail=start.detail, pause=pause)
     return run
@@ -113,15 +118,18 @@ async def start_run(
     actor: str = "",
     priority: int = 0,
     detail: dict[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> tuple[str, StoredRun | None]:
     """Start one run, in the caller's open transaction; answers (run id, the run when it is new).
 
     The same key gives the same run, also to a racing transaction: it waits for the one that came first. Under a limit
     with `over: drop` the answer may be a run that goes already. Raises KeyReusedError when the key belongs to a run of
-    another workflow or input, ConflictError when the limit rejects it, PayloadError when its input gives no key of the
-    limit.
+    another workflow, input or labels, ConflictError when the limit rejects it, PayloadError when its input gives no key
+    of the limit.
     """
-    start = Start(plan, input, key, run_id or new_run_id(), traceparent, source, actor, detail, priority=priority)
+    start = Start(
+        plan, input, key, run_id or new_run_id(), traceparent, source, actor, detail, priority=priority, labels=labels
+    )
     async with psycopg.AsyncRawCursor(connection) as cursor:
         if key is not None:
             digest = start_digest(start)
@@ -132,7 +140,7 @@ async def start_run(
                 _, found, known = (await cursor.fetchall())[0]
                 if bytes(known) != digest:
                     raise KeyReusedError(
-                        f"key {key!r} was used for another workflow or input", key=key, run_id=str(found)
+                        f"key {key!r} was used for another workflow, input or labels", key=key, run_id=str(found)
                     )
                 return str(found), None
         permit, given = None, asked(namespace, plan, input)
@@ -253,4 +261,7 @@ def _claim(connection: psycopg.Connection[Any], namespace: str, starts: list[Sta
 def start_digest(start: Start) -> bytes:
     """What a repetition of the same start has in common with the first. The version is left out: a retry after a
     publish is the same start."""
-    return sha256(start.plan.name.encode() + b"\0" + start.input).digest()
+    said = start.plan.name.encode() + b"\0" + start.input
+    if start.labels:
+        said += b"\0" + msgspec.json.encode(start.labels, order="sorted")
+    return sha256(said).digest()

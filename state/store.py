@@ -300,6 +300,11 @@ class Rows:
         others = [row for row in self.rows.get("set_priorities", ()) if row[0] != run.run_id]
         self.rows["set_priorities"] = [*others, (run.run_id, priority)]
 
+    def label_run(self, run: StoredRun, labels: Mapping[str, str]) -> None:
+        """What a run that begins is called."""
+        for name, value in labels.items():
+            self.add("label_runs", run.run_id, run.namespace, name, value)
+
     def hold(self, run: StoredRun, tasks: Sequence[int]) -> None:
         """They are paused by themselves, and no others of the run: the last that is said of it holds."""
         others = [row for row in self.rows.get("hold_tasks", ()) if row[0] != run.run_id]

@@ -22,12 +22,13 @@ async def create_subscription(
     signal: str | None = None,
     filter: str | None = None,
     input: str | None = None,
+    labels: str | None = None,
 ) -> tuple[SubscriptionRow, bool]:
     """Create one; answers (row, whether it is new). The same content again is the same subscription.
 
-    workflow: what its records start, or signal: what they say, as JSON text. input: template as JSON text. Raises
-    ConflictError when the name stands for something else: delete that first, so that nobody changes what records do by
-    accident.
+    workflow: what its records start, or signal: what they say, as JSON text. input, labels: templates as JSON text.
+    Raises ConflictError when the name stands for something else: delete that first, so that nobody changes what records
+    do by accident.
     """
     row = await fetch_one(
         connection,
@@ -41,16 +42,18 @@ async def create_subscription(
         signal=signal,
         filter=filter,
         input=input,
+        labels=labels,
     )
     if row is not None:
         return row, True
     row = await get_subscription(connection, namespace, name)
-    if row is None or (row.topic, row.workflow, row.signal, row.filter, row.input) != (
+    if row is None or (row.topic, row.workflow, row.signal, row.filter, row.input, row.labels) != (
         topic,
         workflow,
         signal,
         filter,
         input,
+        labels,
     ):
         raise ConflictError(f"subscription {name} exists with other content; delete it first", subscription=name)
     return row, False

@@ -18,8 +18,9 @@ import structlog
 from confluent_kafka import Message
 
 from headrace import payload
-from headrace.errors import HeadraceError, MessageError, UnavailableError, UnreadableError
+from headrace.errors import HeadraceError, MessageError, PayloadError, UnavailableError, UnreadableError
 from headrace.expressions import Condition, Template, compile_condition, compile_template
+from headrace.label import faults_of_labels
 from headrace.messages import TRACEPARENT
 from state.pipe import Overtaken
 from state.plans import Plans
@@ -51,6 +52,8 @@ class Subscription(NamedTuple):
     filter: Condition | None
     input: Template | None
     signal: SignalTarget | None = None
+    labels: Template | None = None
+    """Gives an object."""
 
     def read(self, happening: Happening, record: Message) -> tuple[bytes, bytes] | None:
         """What its expressions see, and the input of the run or the data of the signal; None: filtered. Raises
@@ -71,6 +74,16 @@ class Subscription(NamedTuple):
         payload.check(given)
         return seen, given
 
+    def labels_of(self, seen: bytes) -> dict[str, str] | None:
+        """How the run of a record is labelled. Raises PayloadError."""
+        if self.labels is None:
+            return None
+        given: dict[str, Any] = msgspec.json.decode(self.labels.render(seen, _no_output))
+        labels = {name: _as_text(value) for name, value in given.items() if value is not None}
+        for fault in faults_of_labels(labels):
+            raise PayloadError(f"{fault.path}: {fault.message}", reason="BAD_INPUT")
+        return labels
+
 
 class Fate(NamedTuple):
     subscription: Subscription
@@ -87,7 +100,7 @@ class Fate(NamedTuple):
 
 def _subscription(
     id_: UUID, namespace: str, name: str, topic: str, workflow: str | None, condition: str | None, mapping: str | None,
-    signal: str | None,
+    signal: str | None, labels: str | None,
 ) -> Subscription:  # fmt: skip
     """A row, ready to be applied. Raises what its expressions raise."""
     return Subscription(
@@ -99,7 +112,13 @@ def _subscription(
         None if condition is None else compile_condition(condition),
         None if mapping is None else compile_template(msgspec.json.decode(mapping)),
         None if signal is None else compile_target(msgspec.json.decode(signal, type=SignalOfRecord)),
+        None if labels is None else compile_template(msgspec.json.decode(labels)),
     )
+
+
+def _as_text(value: Any) -> Any:
+    """Numbers and booleans as JSON writes them, so that a record need not quote them for the sake of a label."""
+    return msgspec.json.encode(value).decode() if isinstance(value, int | float) else value
 
 
 class TriggerAgent:
@@ -274,6 +293,7 @@ class TriggerAgent:
                 plan = self._plans.latest_sync(connection, subscription.namespace, subscription.workflow or "")
             if plan.limit is not None:
                 plan.limit.key_of(given)  # a record whose run would have no key of its limit is set aside, as others
+            labels = subscription.labels_of(seen)
         except HeadraceError as e:
             if isinstance(e, UnavailableError) and not isinstance(e, UnreadableError):
                 raise
@@ -296,6 +316,7 @@ class TriggerAgent:
                 "offset": record.offset(),
                 "identity": identity,
             },
+            labels=labels,
         )
         return Fate(subscription, record, start)
 

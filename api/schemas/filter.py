@@ -5,9 +5,10 @@ import msgspec
 
 class FilterField(msgspec.Struct):
     name: str
-    """Of a document, what stands before the path: `input` is asked as `input.customer.id`."""
+    """Of a document, what stands before the path: `input` is asked as `input.customer.id`, and `label` as
+    `label.customer`."""
     kind: str
-    """word, text, choice, id, integer, instant, length or json"""
+    """word, text, choice, id, integer, instant, length, json or label"""
     about: str
     choices: list[str]
     """All values of a choice."""

@@ -17,6 +17,9 @@ class StartBody(msgspec.Struct, forbid_unknown_fields=True):
     """A UUIDv7, when the caller wants to know it beforehand."""
     priority: Priority = 0
     """In the queues of pools: each point is worth a minute of waiting."""
+    labels: dict[str, str] = {}
+    """What it is found by again, such as `{"customer": "acme"}`; they change nothing that it does. At most 16; names of
+    small letters, digits, `_`, `.` and `-`, a letter first; values of at most 200 characters."""
 
 
 class Run(msgspec.Struct):
@@ -45,6 +48,8 @@ class Run(msgspec.Struct):
     """When it has to have ended, while it is open and its workflow has a deadline."""
     priority: int
     """In the queues of pools: higher goes first, and a point is worth a minute of waiting."""
+    labels: dict[str, str]
+    """As it was started with them, by name."""
 
 
 class RunPage(msgspec.Struct):

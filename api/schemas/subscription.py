@@ -29,6 +29,9 @@ class SubscriptionBody(msgspec.Struct, forbid_unknown_fields=True):
     input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """Template of the run's input, or of the signal's data; the record's value, when left out."""
     signal: SignalOfRecord | None = None
+    labels: dict[str, Text] = {}
+    """Of the runs: text with expressions over the record, such as `{"customer": "${{ input.data.customer }}"}`. A
+    record that gives null gives no such label."""
 
 
 class Subscription(msgspec.Struct):
@@ -43,6 +46,8 @@ class Subscription(msgspec.Struct):
     waits_since: Instant | None
     """Since when its records wait in Kafka because too many runs are under way."""
     signal: SignalOfRecord | None
+    labels: dict[str, str]
+    """Templates of the labels of its runs."""
 
 
 class SubscriptionPage(msgspec.Struct):

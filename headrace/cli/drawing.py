@@ -182,6 +182,11 @@ def describe_items(counts: Mapping[str, int]) -> str:
     return f"{counts['completed']}/{counts['total']} ok{failed}"
 
 
+def describe_labels(labels: Mapping[str, str]) -> str:
+    """As they are given to `--label`."""
+    return " ".join(f"{name}={value}" for name, value in labels.items())
+
+
 def describe_error(task: Task) -> str:
     """`CODE: message` in one line; empty without an error."""
     error = task.get("error")

@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.text import Text
 
 from headrace.cli.api import Api, Document
-from headrace.cli.drawing import describe_error, describe_task, draw_tasks
+from headrace.cli.drawing import describe_error, describe_labels, describe_task, draw_tasks
 from headrace.cli.run_id import short
 from headrace.cli.terminal import Terminal, ago, between
 from headrace.errors import UnavailableError
@@ -117,6 +117,8 @@ def facts(run: Document) -> list[Text]:
         said.append(f"fails unless it has ended by {run['deadline_at']}, {ago(run['deadline_at'])}")
     if run.get("priority"):
         said.append(f"priority {run['priority']:+d} in the queues of pools")
+    if run.get("labels"):
+        said.append(f"labels {describe_labels(run['labels'])}")
     return [Text(text, style="dim") for text in said]
 
 

@@ -10,12 +10,12 @@ from rich.text import Text
 
 from headrace.cli.api import Api, Document
 from headrace.cli.command import Exit, command
-from headrace.cli.drawing import count_of, describe_error, describe_items
+from headrace.cli.drawing import count_of, describe_error, describe_items, describe_labels
 from headrace.cli.filter import FilterText, with_clauses
 from headrace.cli.following import TASKS_MAX, draw_run, follow_run, headline, hints
 from headrace.cli.run_id import find_run, short
 from headrace.cli.terminal import Terminal, ago, between, table
-from headrace.cli.value import read_json
+from headrace.cli.value import read_json, read_labels
 from headrace.cli.view import find_view
 
 ITEMS_SHOWN: Final = 50
@@ -57,7 +57,8 @@ class ItemStatus(StrEnum):
     "run",
     panel="Runs",
     epilog="Exit codes: 0 completed (or started, with --detach), 1 failed, cancelled, or the input was refused, "
-    "2 bad JSON, 3 no such workflow, 4 the key was used with another input, 5 API away, 130 Ctrl-C (the run goes on).",
+    "2 bad JSON or label, 3 no such workflow, 4 the key was used with another input or other labels, 5 API away, "
+    "130 Ctrl-C (the run goes on).",
 )
 def run_workflow(
     terminal: Terminal,
@@ -67,6 +68,12 @@ def run_workflow(
     key: Annotated[str | None, typer.Option(help="the run's identity: the same key again gives the same run")] = None,
     version: Annotated[int | None, typer.Option(min=1, help="of the workflow; default the latest")] = None,
     priority: Annotated[int, typer.Option("--priority", min=-100, max=100, help="in the queues of pools")] = 0,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label", "-l", metavar="NAME=VALUE", help="what it is found by again; may be given several times"
+        ),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="start it and return at once")] = False,
 ) -> None:
     """Start a run and follow it to its end."""
@@ -74,6 +81,7 @@ def run_workflow(
     body |= {"key": key} if key else {}
     body |= {"version": version} if version else {}
     body |= {"priority": priority} if priority else {}
+    body |= {"labels": read_labels(label)} if label else {}
     run = api.post(f"/workflows/{workflow}/runs", body)
     if detach:
         terminal.show(run, lambda: f"run {run['run_id']}\nfollow it: headrace show {short(run['run_id'])}")
@@ -210,7 +218,8 @@ def release_run(terminal: Terminal, api: Api, run: Annotated[str, typer.Argument
 
 # == drawing ===========================================================================================================
 def _draw_runs(runs: list[Document], terminal: Terminal) -> RenderableType:
-    rows = table("run", "workflow", "status", "tasks", "started", "took")
+    has_labels = any(run.get("labels") for run in runs)
+    rows = table("run", "workflow", "status", "tasks", "started", "took", *(["labels"] if has_labels else []))
     for run in runs:
         counts = run.get("counts") or {}
         done = sum(counts.get(status, 0) for status in ("completed", "skipped"))
@@ -221,6 +230,7 @@ def _draw_runs(runs: list[Document], terminal: Terminal) -> RenderableType:
             f"{done}/{sum(counts.values())}",
             ago(run["created_at"]),
             between(run["created_at"], run.get("finished_at")),
+            *([Text(describe_labels(run.get("labels") or {}))] if has_labels else []),
         )
     return rows
 

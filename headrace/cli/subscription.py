@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from headrace.cli.api import Api, Document
 from headrace.cli.command import command
 from headrace.cli.terminal import Terminal, ago, table
-from headrace.cli.value import read_json
+from headrace.cli.value import read_json, read_labels
 from headrace.errors import ConfigurationError
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="your name for the subscription")]
@@ -29,6 +29,10 @@ def subscribe(
     run: Annotated[str | None, typer.Option("--run", help="the run it is for: ${{ input… }}; else who waits")] = None,
     keep: Annotated[str, typer.Option("--keep", help="how long it waits for somebody, such as 12h")] = "1d",
     filter_: Annotated[str | None, typer.Option("--filter", "-f", help="CEL over `input`, the record")] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", "-l", metavar="NAME=VALUE", help="of the runs: text with ${{ input… }}; several times"),
+    ] = None,
     input_: Annotated[
         str | None, typer.Option("--input", "-i", help="input of the run or data of the signal: JSON, @file or -")
     ] = None,
@@ -39,6 +43,8 @@ def subscribe(
     body: dict[str, Any] = {"name": name, "topic": topic, "filter": filter_}
     if input_ is not None:
         body["input"] = read_json(input_)
+    if label:
+        body["labels"] = read_labels(label)
     if signal is None:
         body["workflow"] = workflow
     else:

@@ -40,6 +40,19 @@ def read_json(text: str | None) -> Any:
     return value
 
 
+def read_labels(given: list[str]) -> dict[str, str]:
+    """`--label customer=acme --label region=eu`, by name. Raises typer.BadParameter."""
+    labels: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{text!r} is no label; write NAME=VALUE, such as customer=acme")
+        if name in labels:
+            raise typer.BadParameter(f"label {name} is given twice; a run has one value of each")
+        labels[name] = value
+    return labels
+
+
 def reason(error: Exception) -> str:
     """What the system says, without its number."""
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

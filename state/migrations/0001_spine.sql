@@ -9,7 +9,7 @@
 --   hot rows        run, task: fillfactor 60 leaves room for the next versions of the rows on a page, which the next update of the page cleans
 --                   up without any vacuum. So a vacuum is needed for what the retention removed, and for pages that are not looked at again: at
 --                   5 % of the table. No cost delay: a vacuum that falls behind costs every step, and it reads only what has changed.
---   append-only     attempt, history, trigger_event: nothing dies until the retention removes the oldest part, so by default the first 20 % of a
+--   append-only     attempt, history, run_label, trigger_event: nothing dies until the retention removes the oldest part, so by default the first 20 % of a
 --                   table would stay as a hole before it is used again: 5 %. With the default delay, since nothing waits for it. Rows inserted
 --                   need a vacuum only to be frozen, and that is cheapest in few large passes: whenever the table has doubled.
 --   short-lived     timer, held_task, pool_waiter, pool_slot, pool_turn, run_permit, outbox: rows live for seconds, so a share of the table says nothing: after so many dead rows, at once.
@@ -117,6 +117,17 @@ CREATE INDEX run_paused_with_workflow ON run (run_id) WHERE control & 2 /* WORKF
 CREATE INDEX run_ended_badly ON run (run_id) WHERE status IN ('failed', 'cancelled', 'terminated', 'compensated', 'compensation_failed');
 -- Lists, newest first: run ids are UUIDv7 and rise with time.
 CREATE INDEX run_of_a_version ON run (version_id, run_id DESC);
+
+-- What whoever started a run calls it. A row a label and not a document of the run, so that the newest runs of one value are found in their order,
+-- however many there are; a run without labels has no row.
+CREATE TABLE run_label (
+  run_id uuid NOT NULL,
+  namespace text NOT NULL DEFAULT 'default',
+  name text NOT NULL,
+  value text NOT NULL,
+  CONSTRAINT run_label_key PRIMARY KEY (run_id, name)
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 1.0, autovacuum_analyze_scale_factor = 0.5);
+CREATE INDEX run_label_of_a_value ON run_label (namespace, name, value, run_id DESC);
 
 -- Exactly one run for one trigger identity, for ever: a start, a record, a tick that comes twice gets the same run, also when the retention
 -- has removed that since.
@@ -931,6 +942,8 @@ CREATE TABLE subscription (
   filter text,
   -- Template of the run's input, or of the signal's data.
   input json,
+  -- Templates of the labels of its runs, by name; null for none.
+  labels json,
   enabled boolean NOT NULL DEFAULT true,
   created_at timestamptz NOT NULL DEFAULT now(),
   -- Since when its records are not read because too many runs are under way.

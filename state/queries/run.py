@@ -34,6 +34,8 @@ class RunRow(NamedTuple):
     priority: int
     paused_tasks: list[int] | None
     """Those that are paused by themselves."""
+    labels: dict[str, str] | None
+    """By name; None: it has none."""
 
 
 class CountRow(NamedTuple):

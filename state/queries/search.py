@@ -165,15 +165,22 @@ async def count_runs(
 
 
 async def count_facets(
-    connection: Connection, namespace: str, filter: Filter, *, stuck_seconds: float = STUCK_SECONDS
+    connection: Connection,
+    namespace: str,
+    filter: Filter,
+    *,
+    label: str = "",
+    stuck_seconds: float = STUCK_SECONDS,
 ) -> Facets:
+    """label: the name of one whose values are counted as well."""
     made = await conditions_of(connection, namespace, filter, stuck_seconds=stuck_seconds)
     if made.is_nothing:
         return Facets(0, False, [])
     scanned = _scanned(made)
     given = made.given(
-        namespace=namespace, before=ID_MAX, scanned=scanned, values_max=FACET_VALUES_MAX, errors=FACET_ERRORS_MAX
-    )
+        namespace=namespace, before=ID_MAX, scanned=scanned, values_max=FACET_VALUES_MAX, errors=FACET_ERRORS_MAX,
+        label_counted=label,
+    )  # fmt: skip
     rows = await fetch_filtered(connection, FacetRow, made.statement("count_facets"), **given)
     (total,) = (row for row in rows if not row.field)
     return Facets(total.runs, int(total.value) >= scanned, [row for row in rows if row.field])

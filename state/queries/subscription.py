@@ -21,6 +21,8 @@ class SubscriptionRow(NamedTuple):
     waits_since: datetime | None
     signal: str | None = None
     """JSON."""
+    labels: str | None = None
+    """Templates by name, as JSON; None for none."""
 
 
 async def get_subscription(connection: Connection, namespace: str, name: str) -> SubscriptionRow | None:

@@ -19,6 +19,12 @@ SELECT run_id, namespace, version_id, status::run_status, row_version, input, tr
 FROM unnest($1::uuid[], $2::text[], $3::int[], $4::text[], $5::int[], $6::json[], $7::text[], $8::text[], $9::int[])
   AS given (run_id, namespace, version_id, status, row_version, input, traceparent, source, control);
 
+-- name: label_runs
+-- Of runs that begin with labels; nothing ever changes them.
+-- columns: run_ids uuid, namespaces text, names text, values text
+INSERT INTO run_label (run_id, namespace, name, value)
+SELECT run_id, namespace, name, value FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS given (run_id, namespace, name, value);
+
 -- name: clear_outputs
 -- Of runs that run again: what came out of them before stands with their attempts. Before save_runs, which gives them another status.
 -- columns: run_ids uuid

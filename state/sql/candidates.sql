@@ -19,6 +19,18 @@
    ORDER BY f.run_id DESC LIMIT %(scanned)s) f
  CROSS JOIN LATERAL (SELECT * FROM run WHERE run.run_id = f.run_id OFFSET 0) r)
 
+-- name: walk_labels
+-- One short walk of run_label_of_a_value for each value, which stands as a range for the same reason. What is walked are labels, so of their runs only the
+-- ids can be asked on the way.
+(SELECT f.run_id AS place, r.* FROM (
+   SELECT f.run_id FROM unnest(%(values)s::text[]) AS v (value)
+   CROSS JOIN LATERAL (
+     SELECT r.run_id FROM run_label r
+     WHERE r.namespace = %(namespace)s AND r.name = %(label)s AND r.value >= v.value AND r.value <= v.value AND r.run_id < %(before)s AND {narrow}
+     ORDER BY r.value, r.run_id DESC LIMIT %(scanned)s) f
+   ORDER BY f.run_id DESC LIMIT %(scanned)s) f
+ CROSS JOIN LATERAL (SELECT * FROM run WHERE run.run_id = f.run_id OFFSET 0) r)
+
 -- name: walk_letters
 -- Along dead_letter_newest, or dead_letter_of_a_group; one walk for each status.
 (SELECT f.created_at AS place_at, f.dead_letter_id AS place, d.* FROM (

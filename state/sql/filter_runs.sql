@@ -49,12 +49,18 @@ r.run_id = ANY({values}::uuid[])
 -- name: of_versions
 r.version_id = ANY({versions}::int[])
 
--- name: since
+-- name: id_since
 -- Ids tell the time; one that a caller chose may be an hour off.
-r.run_id >= first_id_of({low}::timestamptz - interval '1 hour') AND r.created_at >= {low}::timestamptz
+r.run_id >= first_id_of({low}::timestamptz - interval '1 hour')
+
+-- name: since
+r.created_at >= {low}::timestamptz
+
+-- name: id_until
+r.run_id < first_id_of({high}::timestamptz + interval '1 hour')
 
 -- name: until
-r.run_id < first_id_of({high}::timestamptz + interval '1 hour') AND r.created_at < {high}::timestamptz
+r.created_at < {high}::timestamptz
 
 -- name: started
 r.created_at >= {low}::timestamptz AND r.created_at < {high}::timestamptz
@@ -115,6 +121,9 @@ r.trigger_source LIKE ANY({patterns}::text[])
 
 -- name: by
 (SELECT h.actor FROM history h WHERE h.run_id = r.run_id AND h.row_version = 1) LIKE ANY({patterns}::text[])
+
+-- name: label
+(SELECT l.value FROM run_label l WHERE l.run_id = r.run_id AND l.name = {name}) LIKE ANY({patterns}::text[])
 
 -- name: priority
 r.priority >= {low}::bigint AND r.priority < {high}::bigint

@@ -29,6 +29,7 @@ sized AS MATERIALIZED (
   SELECT run_id, sum(row_version) OVER (ORDER BY run_id) - row_version AS moves_before FROM due),
 gone AS MATERIALIZED (
   SELECT run_id FROM sized WHERE moves_before < $4),
+labels AS (DELETE FROM run_label USING gone WHERE run_label.run_id = gone.run_id),
 tasks AS (DELETE FROM task USING gone WHERE task.run_id = gone.run_id),
 attempts AS (DELETE FROM attempt USING gone WHERE attempt.run_id = gone.run_id),
 histories AS (DELETE FROM history USING gone WHERE history.run_id = gone.run_id),

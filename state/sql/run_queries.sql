@@ -2,7 +2,8 @@
 
 -- name: get_run
 SELECT r.run_id, r.version_id, v.name, v.version, r.status::text, r.input::text, r.trigger_source, r.row_version, r.created_at, r.updated_at,
-       r.finished_at, r.namespace, r.output::text, r.output_error::text, r.deadline_at, r.priority, r.paused_tasks
+       r.finished_at, r.namespace, r.output::text, r.output_error::text, r.deadline_at, r.priority, r.paused_tasks,
+       (SELECT json_object_agg(l.name, l.value ORDER BY l.name) FROM run_label l WHERE l.run_id = r.run_id)
 FROM run r JOIN workflow_version v ON v.version_id = r.version_id
 WHERE r.run_id = %(run_id)s AND r.namespace = %(namespace)s;
 
@@ -17,7 +18,8 @@ sized AS (
   SELECT *, sum(bytes) OVER (ORDER BY run_id DESC) - bytes AS bytes_before
   FROM (SELECT *, pg_column_size(input) + coalesce(pg_column_size(output), 0) AS bytes FROM page) AS measured)
 SELECT run_id, version_id, name, version, status::text, input::text, trigger_source, row_version, created_at, updated_at, finished_at, namespace,
-       output::text, output_error::text, deadline_at, priority, paused_tasks
+       output::text, output_error::text, deadline_at, priority, paused_tasks,
+       (SELECT json_object_agg(l.name, l.value ORDER BY l.name) FROM run_label l WHERE l.run_id = sized.run_id)
 FROM sized WHERE bytes_before < %(bytes)s ORDER BY run_id DESC;
 
 -- name: count_running

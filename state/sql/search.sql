@@ -59,7 +59,7 @@ SELECT r.run_id, r.created_at FROM {candidates} AS r ORDER BY r.place DESC OFFSE
 SELECT count(*)::int, (count(*) FILTER (WHERE {look}))::int, min(r.created_at) FROM {candidates} AS r;
 
 -- name: count_facets
--- How many of the runs found have each value; of errors, over the newest %(errors)s that failed. A row '' tells how many were looked at and found.
+-- How many of the runs found have each value, each label, and each value of the label %(label_counted)s; of errors, over the newest %(errors)s that failed. A row '' tells how many were looked at and found.
 WITH looked_at AS MATERIALIZED (
   SELECT r.run_id, r.version_id, r.status, r.trigger_source, r.created_at, coalesce(({look}), false) AS is_found FROM {candidates} AS r),
 found AS MATERIALIZED (SELECT * FROM looked_at WHERE is_found),
@@ -75,6 +75,11 @@ counted AS (
   UNION ALL SELECT 'workflow', name, sum(runs) FROM of_version GROUP BY name
   UNION ALL SELECT 'version', version::text, sum(runs) FROM of_version GROUP BY version
   UNION ALL SELECT 'trigger', trigger_source, count(*) FROM found GROUP BY trigger_source
+  UNION ALL SELECT 'label', l.name, count(*)
+    FROM found f CROSS JOIN LATERAL (SELECT name FROM run_label WHERE run_label.run_id = f.run_id OFFSET 0) l GROUP BY l.name
+  UNION ALL SELECT 'label.' || %(label_counted)s::text, l.value, count(*)
+    FROM (SELECT run_id FROM found WHERE %(label_counted)s::text <> '') f
+    CROSS JOIN LATERAL (SELECT value FROM run_label WHERE run_label.run_id = f.run_id AND name = %(label_counted)s::text OFFSET 0) l GROUP BY l.value
   UNION ALL SELECT 'queue', queue, sum(runs) FROM (
     SELECT DISTINCT v.version_id, v.runs, coalesce(s.task ->> 'queue', 'default') AS queue
     FROM of_version v CROSS JOIN LATERAL json_each(v.definition -> 'tasks') AS s (name, task) WHERE s.task -> 'run' IS NOT NULL) q GROUP BY queue

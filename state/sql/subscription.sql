@@ -1,7 +1,7 @@
 -- Which topics start runs, and the fates of their records.
 
 -- name: list_enabled
-SELECT subscription_id, namespace, name, topic, workflow, filter, input::text, signal::text FROM subscription WHERE enabled ORDER BY topic, name;
+SELECT subscription_id, namespace, name, topic, workflow, filter, input::text, signal::text, labels::text FROM subscription WHERE enabled ORDER BY topic, name;
 
 -- name: note_wait
 -- $1 topic; $2 whether its records wait because too many runs are under way. Another process may have said so already.

@@ -117,14 +117,18 @@ def test_a_run_started_from_the_form_is_watched_to_its_end(console: Console, eng
     expect(page.locator(".field-error")).to_contain_text("minimum")
     console.faults[:] = [fault for fault in console.faults if "422" not in fault]  # what was just shown
     page.get_by_label("amount").fill("25")
+    page.get_by_label("Labels").fill("customer")
+    expect(page.locator(".field-error")).to_contain_text("NAME=VALUE")
+    page.get_by_label("Labels").fill("customer=acme\nnote = a=b, c ")
     page.get_by_role("button", name="Start", exact=True).click()
     expect(page.locator(".run-title [data-status=completed]")).to_be_visible()
     expect(page.locator(".timeline-row[data-task=ship] .seg-completed")).to_have_count(1)
     run_id = page.url.rpartition("/")[2]
     run = engine.get(f"/runs/{run_id}")
-    assert (run["input"], run["output"]) == (
+    assert (run["input"], run["output"], run["labels"]) == (
         {"order_id": "from-the-form", "amount": 25},
         {"parcel": "P-from-the-form"},
+        {"customer": "acme", "note": "a=b, c"},
     )
 
 

@@ -297,6 +297,31 @@ def test_a_filter_is_kept_as_a_view_for_others(console: Console, engine: Engine,
     assert (view["filter"], view["owner"], view["is_shared"]) == ("workflow:payout", "console", True)
 
 
+def test_a_label_is_a_chip_that_lists_the_runs_which_have_it(console: Console, engine: Engine) -> None:
+    customer, clause = "acme, Inc. *", 'label.customer:"acme, Inc. \\*"'
+    run_id = engine.post("/workflows/lonely/runs", labels={"customer": customer, "region": "eu"})["run_id"]
+    engine.post("/workflows/lonely/runs", labels={"customer": customer, "region": "us"})
+    engine.post("/workflows/lonely/runs", labels={"customer": "acme"})
+    page = console.open(f"/runs/{run_id}")
+    page.locator(".run-facts").get_by_role("link", name=f"customer {customer}").click()
+    console.settle()
+    box, matching = page.get_by_label("Filter", exact=True), page.get_by_label("How many match")
+    expect(box).to_have_value(clause)
+    expect(matching).to_have_text("2")
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_label("Labels", exact=True).check()
+    page.get_by_text("Columns", exact=True).click()
+    row = page.locator(f".table-row[data-row='{run_id}']")
+    row.get_by_role("button", name="region eu").click()
+    expect(box).to_have_value(f"{clause} label.region:eu")
+    expect(matching).to_have_text("1")
+    expect(page.locator(".table-row")).to_have_count(1)
+    page.get_by_role("group", name="Clauses of the filter").get_by_role("button", name=f"Remove {clause}").click()
+    facets = page.get_by_role("complementary", name="What they are")
+    expect(facets.get_by_role("heading", name="label.region")).to_be_visible()
+    assert audit(page) == []
+
+
 def test_an_address_that_is_none_says_so(console: Console, engine: Engine) -> None:
     page = console.page
     page.goto(f"{engine.stack.api_url}/console/no/such/page")

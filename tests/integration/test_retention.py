@@ -28,7 +28,7 @@ PARTS = """
       SELECT run_id, 1 AS part FROM run UNION ALL SELECT run_id, 2 FROM task
       UNION ALL SELECT run_id, 3 FROM attempt UNION ALL SELECT run_id, 4 FROM history
       UNION ALL SELECT run_id, 5 FROM approval UNION ALL SELECT run_id, 6 FROM dead_letter
-      UNION ALL SELECT run_id, 7 FROM signal) AS parts
+      UNION ALL SELECT run_id, 7 FROM signal UNION ALL SELECT run_id, 8 FROM run_label) AS parts
     GROUP BY run_id
 """
 AGO = "(finished_at, updated_at) = (now() - interval '31 d', now() - interval '31 d')"
@@ -82,12 +82,13 @@ class Archive:
             "VALUES (gen_random_uuid(), %s, 'n', '1', 'kept')",
             run_id,
         )
+        await self.query("INSERT INTO run_label (run_id, name, value) VALUES (%s, 'customer', 'acme')", run_id)
         return run_id
 
     async def left(self) -> set[UUID]:
         """The runs that are there, with all that belongs to them; none has lost a part."""
         runs = await self.query(PARTS)
-        assert all(parts == 7 for _, parts in runs), runs
+        assert all(parts == 8 for _, parts in runs), runs
         return {run_id for run_id, _ in runs}
 
 

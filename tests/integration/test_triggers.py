@@ -79,14 +79,15 @@ class Shop:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             return connection.execute(sql.encode(), parameters).fetchall()
 
-    def subscribe(self, name: str = "orders", filter: str | None = None, input: Any = None) -> None:
+    def subscribe(self, name: str = "orders", filter: str | None = None, input: Any = None, labels: Any = None) -> None:
         self.query(
-            "INSERT INTO subscription (subscription_id, name, topic, workflow, filter, input) "
-            "VALUES (gen_random_uuid(), %s, %s, 'order', %s, %s) RETURNING 1",
+            "INSERT INTO subscription (subscription_id, name, topic, workflow, filter, input, labels) "
+            "VALUES (gen_random_uuid(), %s, %s, 'order', %s, %s, %s) RETURNING 1",
             name,
             TOPIC,
             filter,
             None if input is None else json.dumps(input),
+            None if labels is None else json.dumps(labels),
         )
         self.agent.look()
 
@@ -174,6 +175,31 @@ async def test_filter_and_mapping_see_attributes_and_data(shop: Shop):
     await shop.apply(event("a"), event("b", total=5), event("c", type="order.seen"), headers=STRUCTURED)
     assert shop.inputs() == [{"amount": 12, "order": "a"}]
     assert shop.fates() == ["started", "filtered", "filtered"]
+
+
+async def test_a_record_labels_its_run_with_what_it_holds(shop: Shop):
+    shop.subscribe(
+        labels={"order": "${{ input.data.id }}", "note": "${{ input.data.note }}", "type": "of ${{ input.topic }}"}
+    )
+    await shop.apply(b'{"id": 7, "note": null}', b'{"id": "a", "note": true}')
+    found = shop.query(
+        "SELECT json_object_agg(l.name, l.value ORDER BY l.name) FROM run_label l GROUP BY l.run_id ORDER BY l.run_id"
+    )
+    assert found == [
+        ({"order": "7", "type": f"of {TOPIC}"},),
+        ({"note": "true", "order": "a", "type": f"of {TOPIC}"},),
+    ]
+    await shop.apply(b'{"id": 7, "note": null}')  # read again
+    assert shop.query("SELECT count(*) FROM run_label") == [(5,)]
+
+
+async def test_a_record_whose_label_no_run_could_have_is_set_aside_with_the_reason(shop: Shop):
+    shop.subscribe(labels={"order": "${{ input.data.id }}"})
+    await shop.apply(b'{"id": {"n": 1}}', b'{"id": "%s"}' % (b"x" * 201), b"{}", b'{"id": 1}')
+    assert shop.fates() == ["failed", "failed", "failed", "started"]
+    reasons = [reason for (reason,) in shop.query('SELECT reason FROM dead_letter ORDER BY "offset"')]
+    assert "labels.order: the value of a label is a text" in reasons[0]
+    assert "labels.order: has 201 characters" in reasons[1]
 
 
 async def test_what_cannot_be_read_is_set_aside_and_the_next_record_starts_its_run(shop: Shop):

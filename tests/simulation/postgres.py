@@ -25,7 +25,7 @@ TABLES: Final = (
     "worker_session", "held_task", "partition_owner", "watermark", "topic_log", "relay_owner", "parked_task",
     "signal", "signal_wait", "posted_signal", "pool", "pool_waiter", "pool_slot", "pool_turn", "approval_vote",
     "approval_timer", "child_run", "run_permit", "workflow_pause", "queue_pause", "held_command", "bulk", "bulk_item",
-    "delegation",
+    "delegation", "run_label",
 )  # fmt: skip
 
 

@@ -315,7 +315,9 @@ class Client:
         plan = self._whims.choice([plan for plan in self._scene.versions.values() if plan.name == workflow])
 
         async def start(connection: Any) -> str:
-            run_id, _ = await start_run(connection, self._store, plan, given, namespace="default", key=key)
+            run_id, _ = await start_run(
+                connection, self._store, plan, given, namespace="default", key=key, labels={"start": key}
+            )
             return run_id
 
         run_id: str = await self._until_told(start)

@@ -374,6 +374,35 @@ def test_ctrl_c_while_following_leaves_the_run_and_ends_with_130(api: FakeApi) -
 
 
 # == runs and show =====================================================================================================
+def test_a_run_is_started_with_labels(api: FakeApi) -> None:
+    api.answers["POST /workflows/greet/runs"] = httpx.Response(201, json=run_document())
+    given = ("--label", "customer=acme", "--label", "note=a=b, c", "-l", "empty=")
+    assert headrace("run", "greet", "-d", *given).exit_code == 0
+    assert api.body() == {"labels": {"customer": "acme", "note": "a=b, c", "empty": ""}}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [(["customer"], "write NAME=VALUE"), (["=acme"], "write NAME=VALUE"), (["a=1", "a=2"], "label a is given twice")],
+)
+def test_what_is_no_label_is_refused_before_anything_is_asked(api: FakeApi, given: list[str], said: str) -> None:
+    result = headrace("run", "greet", *(part for label in given for part in ("--label", label)))
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.replace("│", " ").split())
+    assert not api.asked
+
+
+def test_labels_are_shown_with_a_run_and_in_the_list_where_there_are_any(api: FakeApi) -> None:
+    labelled = run_document(labels={"customer": "acme", "region": "eu"})
+    api.answers["GET /runs"] = items(labelled, run_document(labels={}))
+    api.answers[f"GET /runs/{RUN_ID}"] = httpx.Response(200, json=labelled)
+    api.answers[f"GET /runs/{RUN_ID}/tasks"] = items(task_document("send"))
+    assert "customer=acme region=eu" in headrace("show", RUN_ID).output
+    assert "customer=acme" in headrace("runs").output
+    api.answers["GET /runs"] = items(run_document(labels={}))
+    assert "labels" not in headrace("runs").output
+
+
 def test_runs_are_listed_with_whole_ids(api: FakeApi) -> None:
     api.answers["GET /runs"] = items(run_document(), run_document("failed", run_id=OTHER_ID))
     result = headrace("runs", "--status", "failed", "--workflow", "greet")

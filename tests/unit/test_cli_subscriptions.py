@@ -33,6 +33,13 @@ def test_a_topic_starts_a_workflow(api: FakeApi) -> None:
     }  # fmt: skip
 
 
+def test_records_label_the_runs_that_they_start(api: FakeApi) -> None:
+    api.answers["POST /subscriptions"] = httpx.Response(201, json={**SHOWN, "workflow": "orders", "signal": None})
+    given = ("-l", "customer=${{ input.data.customer }}", "--label", "from=kafka")
+    assert headrace("subscribe", "shop", "shop.orders", "-w", "orders", *given).exit_code == 0
+    assert api.body()["labels"] == {"customer": "${{ input.data.customer }}", "from": "kafka"}
+
+
 def test_it_is_one_or_the_other(api: FakeApi) -> None:
     assert headrace("subscribe", "shop", "shop.orders").exit_code == 2
     assert headrace("subscribe", "shop", "shop.orders", "-w", "orders", "-s", "paid").exit_code == 2

@@ -70,10 +70,18 @@ def problem(status: int, code: str, **fields: Any) -> httpx.Response:
 def test_a_start_sends_its_input_key_and_credentials(call: Callable[..., Any]) -> None:
     seen: list[httpx.Request] = []
     run = call(answering(httpx.Response(201, json=RUN), seen=seen), "start", "orders", {"order": "é"}, key="k")
-    assert (run.run_id, run.status, run.is_over) == ("r1", "running", False)
+    assert (run.run_id, run.status, run.is_over, run.labels) == ("r1", "running", False, {})
     assert str(seen[0].url) == "http://api/base/workflows/orders/runs"
     assert json.loads(seen[0].content) == {"input": {"order": "é"}, "key": "k"}
     assert seen[0].headers["authorization"] == "Bearer secret"
+
+
+def test_a_start_sends_its_labels_and_a_run_has_them(call: Callable[..., Any]) -> None:
+    seen: list[httpx.Request] = []
+    labelled = httpx.Response(201, json={**RUN, "labels": {"customer": "acme"}})
+    run = call(answering(labelled, seen=seen), "start", "orders", labels={"customer": "acme"})
+    assert json.loads(seen[0].content) == {"input": {}, "labels": {"customer": "acme"}}
+    assert run.labels == {"customer": "acme"}
 
 
 def test_an_api_that_is_away_is_asked_again_with_the_same_idempotency_key(call: Callable[..., Any]) -> None:

@@ -81,6 +81,10 @@ def test_whatever_is_typed_is_read_or_refused_with_its_places(text, of):
         ("started:2h", "so long ago is -2h"),
         ("started:>yesterday", "'yesterday' is no instant"),
         ("input:acme", "input is asked by a path, such as input.customer.id"),
+        ("label:acme", "label: they are asked by name; labels have names such as label.customer"),
+        ("label.Customer:acme", "label: 'Customer' names none; labels have names such as label.customer"),
+        (f"label.{'a' * 64}:x", "names none"),
+        ("label.customer:>7", "label cannot be compared with >"),
         ("status.a:failed", "runs have no field 'status.a'; did you mean status?"),
         ("input.amount:>many", "'many' is no number, and only numbers are compared"),
         ("run:7", "'7' is no id"),
@@ -99,6 +103,16 @@ def test_every_fault_is_said_at_once():
     with pytest.raises(FilterError) as caught:
         parse("runs", 'stats:failed version:x "a')
     assert [fault.path for fault in caught.value.faults] == ["filter:1", "filter:14", "filter:24"]
+
+
+def test_a_label_is_asked_by_its_name_dots_and_all():
+    text = 'label.customer.id:acme,"b c" -label.region:eu* label.a.-_:*'
+    assert str(parse("runs", text)) == text
+    assert [clause.field for clause in parse("tasks", text).clauses] == [
+        "label.customer.id",
+        "label.region",
+        "label.a.-_",
+    ]
 
 
 def test_a_filter_has_an_end():

@@ -4,6 +4,7 @@ statement."""
 import re
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -22,7 +23,7 @@ STATEMENTS: dict[Noun, tuple[str, ...]] = {
 MARK = "Zzmarkzz"
 OWN = {
     "namespace", "before", "before_at", "scanned", "limit", "values_max", "errors", "buckets", "at_run", "at_task",
-    "at_token", "at_row_version", "at_attempt", "after_at", "after_fingerprint",
+    "at_token", "at_row_version", "at_attempt", "after_at", "after_fingerprint", "label_counted",
 }  # fmt: skip
 """What a search gives beside its filter."""
 sent: list[str] = []
@@ -60,6 +61,9 @@ def clauses(field: Field) -> list[str]:
             return [f"{field.name}:>-2h", f"{field.name}:<=2026-11-01", f"{field.name}:2026-11-01,now"]
         case Kind.LENGTH:
             return [f"{field.name}:<5m"]
+        case Kind.LABEL:
+            name = MARK.lower()
+            return [f"{field.name}.{name}:{MARK},b", f"{field.name}.{name}:{MARK}*", f"{field.name}.{name}:*"]
         case Kind.JSON:
             return [f"{field.name}.{MARK}.0:{MARK}*", f"{field.name}.{MARK}:>7", f"{field.name}.{MARK}:<=7"]
 
@@ -71,14 +75,16 @@ async def test_every_field_has_its_condition_and_no_value_stands_in_a_statement(
             for text in (clause, f"-{clause}"):
                 made = await conditions_of(None, "default", parse(of, text))  # type: ignore[arg-type]
                 conditions = [each.as_string(None) for each in (*made.narrow, *made.look)]
-                narrows = made.versions is not None or made.is_nothing or of == "dead_letters"
+                narrows = any((made.versions is not None, made.label, made.is_nothing, of == "dead_letters"))
                 assert conditions or narrows, text
                 for name in STATEMENTS[of]:
                     statement = made.statement(name).as_string(None)
                     asked = set(re.findall(r"%\((\w+)\)s", statement))
                     assert asked <= made.given().keys() | OWN, text
                     sent.append(statement)
-    assert not [statement for statement in sent if MARK in statement or re.search(r"[{}]|%(?!\()", statement)]
+    assert not [
+        statement for statement in sent if MARK.lower() in statement.lower() or re.search(r"[{}]|%(?!\()", statement)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -93,6 +99,15 @@ async def test_every_field_has_its_condition_and_no_value_stands_in_a_statement(
         ("-workflow:a", "walk"),
         ("queue:slow", "versions"),
         ("run:019b0000-0000-7000-8000-000000000000 is:open workflow:a", "ids"),
+        ("label.customer:acme,b workflow:a error:x", "label"),
+        ("label.customer:acme started:>-1h", "label"),
+        ("-label.customer:acme label.region:eu", "label"),
+        ("label.customer:acme is:open", "open"),
+        ("label.customer:acme status:failed", "ended badly"),
+        ("run:019b0000-0000-7000-8000-000000000000 label.customer:acme", "ids"),
+        ("label.customer:* workflow:a", "versions"),
+        ("label.customer:ac*", "walk"),
+        ("-label.customer:acme", "walk"),
     ],
 )
 async def test_what_finds_fewest_is_walked(text: str, index: str) -> None:
@@ -102,10 +117,29 @@ async def test_what_finds_fewest_is_walked(text: str, index: str) -> None:
         "ids": "r.run_id = ANY" in narrow,
         "open": "'needs_attention')" in narrow,
         "ended badly": "'compensation_failed')" in narrow,
+        "label": made.label is not None,
         "versions": made.versions is not None,
         "walk": not made.narrow and made.versions is None,
     }
     assert next(name for name, is_so in found.items() if is_so) == index
+
+
+async def test_a_label_that_is_walked_is_not_looked_at_and_any_other_is() -> None:
+    made = await conditions_of(None, "default", parse("runs", "label.a:x label.b:y"))  # type: ignore[arg-type]
+    assert (made.given()["label"], made.given()["values"], len(made.look)) == ("a", ["x"], 1)
+    made = await conditions_of(None, "default", parse("runs", r"label.a:\*,\*,x took:>1h"))  # type: ignore[arg-type]
+    assert (made.given()["values"], len(made.look), made.looks) == (["*", "x"], 1, filter_sql.LOOKS_CHEAP)
+    made = await conditions_of(None, "default", parse("runs", "label.a:* took:>1h"))  # type: ignore[arg-type]
+    assert (made.label, made.looks) == (None, filter_sql.LOOKS_DEAR)
+
+
+async def test_on_the_way_along_a_label_only_ids_are_asked_of_runs() -> None:
+    """What stands there is a label, which has no other column of a run."""
+    made = await conditions_of(None, "default", parse("runs", "label.a:x started:>-2h started:<now"))  # type: ignore[arg-type]
+    made.only([UUID("019b0000-0000-7000-8000-000000000000")])
+    columns = re.findall(r"r\.(\w+)", " ".join(each.as_string(None) for each in made.narrow))
+    assert set(columns) == {"run_id"}
+    assert {"created_at"} == set(re.findall(r"r\.(\w+)", " ".join(each.as_string(None) for each in made.look)))
 
 
 async def test_what_cannot_be_is_not_searched_for() -> None:

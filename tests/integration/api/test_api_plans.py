@@ -89,10 +89,15 @@ async def history(engine, database):
           SELECT run_id, task, 1, 1, status::text, 2, 'host/1', now(), error FROM task;
         INSERT INTO history (run_id, row_version, at, kind, actor)
           SELECT run_id, 1, created_at, 'started', 'ana' FROM run;
+        INSERT INTO run_label (run_id, name, value)
+          SELECT run_id, name, value FROM run CROSS JOIN LATERAL (VALUES
+            ('env', 'prod'), ('customer', input ->> 'customer'),
+            ('incident', (SELECT 'i1' FROM workflow_version v WHERE v.version_id = run.version_id AND digest = 'rare1'))
+          ) AS given (name, value) WHERE value IS NOT NULL;
         DROP TABLE made;
         """.replace("%(runs)s", str(RUNS_AGO)).encode()
     )
-    engine.connection.execute("VACUUM ANALYZE run, task, attempt, history, workflow_version")
+    engine.connection.execute("VACUUM ANALYZE run, run_label, task, attempt, history, workflow_version")
     connection = await psycopg.AsyncConnection.connect(database, autocommit=True)
     yield connection
     await connection.close()
@@ -110,7 +115,7 @@ async def plan_of(connection, of, text, statement, *, scanned=None, **more):
     return "\n".join(line for (line,) in await cursor.fetchall())
 
 
-TABLES = ("run", "task", "attempt", "history")
+TABLES = ("run", "run_label", "task", "attempt", "history")
 
 
 def scanned_whole(plan):
@@ -147,6 +152,19 @@ OF_RUNS = {
     "trigger:api by:ana": "run_key",
     "input.customer:c7": "run_key",
     "input.amount:>100 output.total:7": "run_key",
+    "label.customer:c7": "run_label_of_a_value",
+    "label.customer:c7,c8 workflow:often": "run_label_of_a_value",
+    "label.env:prod": "run_label_of_a_value",
+    "label.env:prod started:<-1h": "run_label_of_a_value",
+    "label.env:prod took:>1h": "run_label_of_a_value",
+    "label.incident:i1": "run_label_of_a_value",
+    "label.nobody:x": "run_label_of_a_value",
+    "label.env:prod label.customer:nobody": "run_label_of_a_value",
+    "label.customer:c7 is:open": "run_open",
+    "label.customer:c7 status:failed": "run_ended_badly",
+    "label.incident:* workflow:often": "run_of_a_version",
+    "label.customer:c*": "run_key",
+    "-label.env:prod": "run_key",
 }
 
 
@@ -157,7 +175,7 @@ async def test_no_filter_walks_a_table_however_many_runs_there_are(history):
         assert not scanned_whole(plan), (text, plan)
         for statement, more in (
             ("count_runs", {}),
-            ("count_facets", {"values_max": 20, "errors": FACET_ERRORS_MAX}),
+            ("count_facets", {"values_max": 20, "errors": FACET_ERRORS_MAX, "label_counted": "customer"}),
             ("count_by_time", {"buckets": 60}),
             ("find_last_candidate", {}),
         ):
@@ -168,10 +186,12 @@ async def test_no_filter_walks_a_table_however_many_runs_there_are(history):
 async def test_no_list_of_what_runs_consist_of_walks_a_table(history):
     searches = {
         ("tasks", "find_tasks"): (
-            {"at_task": 2**31 - 1}, ["", "status:failed", "task:b queue:slow", "error:time workflow:rare"],
+            {"at_task": 2**31 - 1},
+            ["", "status:failed", "task:b queue:slow", "error:time workflow:rare", "label.customer:c7", "label.env:p*"],
         ),
         ("attempts", "find_attempts"): (
-            {"at_task": 2**31 - 1, "at_token": 2**31 - 1}, ["", "outcome:failed worker:h* took:>1s", "-task:a"],
+            {"at_task": 2**31 - 1, "at_token": 2**31 - 1},
+            ["", "outcome:failed worker:h* took:>1s", "-task:a", "label.env:prod"],
         ),
         ("history", "find_events"): (
             {"at_row_version": 2**31 - 1, "at_attempt": True, "at_task": 2**31 - 1},
@@ -191,8 +211,27 @@ async def test_a_search_looks_at_so_many_rows_and_no_more(history):
     assert found.bound is not None
     plan = await plan_of(history, "runs", "input.customer:nobody", "find_runs")
     assert max(map(int, re.findall(r"actual rows=(\d+)", plan))) <= 5_000, plan
+    for text in ("label.env:prod input.customer:nobody", "label.env:prod label.customer:nobody", "label.nobody:*"):
+        plan = await plan_of(history, "runs", text, "find_runs")
+        assert max(map(int, re.findall(r"actual rows=(\d+)", plan))) <= 5_000, plan
     rest = await find_runs(history, "default", parse("runs", "workflow:rare input.customer:nobody"), limit=51)
     assert (rest.ids, rest.bound) == ([], None)  # all ten were looked at
+
+
+async def test_a_page_along_a_label_reads_the_runs_on_it_only(history):
+    """However many have that label; and of an end of the time that is asked for, those of the hour that ids may be off
+    by."""
+    most = {
+        "label.env:prod": 51,
+        "label.customer:c7": 51,
+        "label.incident:i1": 10,
+        "label.env:prod started:>-20h": 51,
+        "label.env:prod started:<-20h": 51 + 3_600,
+    }
+    for text, runs in most.items():
+        plan = await plan_of(history, "runs", text, "find_runs")
+        read = [int(rows) * int(loops) for rows, loops in re.findall(r"on run\b.*actual rows=(\d+) loops=(\d+)", plan)]
+        assert 0 < sum(read) <= runs, (text, plan)
 
 
 async def test_a_list_is_planned_for_its_filters_however_often_it_was_asked_for(many, database):

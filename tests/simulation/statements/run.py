@@ -26,6 +26,15 @@ def insert_runs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
 
 
 @model
+def label_runs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
+    for row in given("label_runs", list(columns)):
+        key = (row["run_ids"], row["names"])
+        unique(t, "run_label", key)
+        t.put("run_label", key, {"namespace": row["namespaces"], "value": row["values"]})
+    return []
+
+
+@model
 def save_runs(t: Transaction, *columns: Any) -> list[tuple[Any, ...]]:
     for row in given("save_runs", list(columns)):
         key = (row["run_ids"],)

@@ -905,7 +905,8 @@ export interface paths {
         };
         /**
          * Facets
-         * @description How many of the runs that match have each status, workflow, version, trigger, queue and error code.
+         * @description How many of the runs that match have each status, workflow, version, trigger, queue, error code and label; and
+         *     each value of the label that is named.
          */
         get: operations["search_facets"];
         put?: never;
@@ -3245,6 +3246,9 @@ export interface components {
             deadline_at: string | null;
             finished_at: string | null;
             input: unknown;
+            labels: {
+                [key: string]: string;
+            };
             namespace: string;
             output: unknown;
             output_error: unknown;
@@ -3442,6 +3446,10 @@ export interface components {
             input?: unknown;
             /** @default null */
             key: string | null;
+            /** @default {} */
+            labels: {
+                [key: string]: string;
+            };
             /** @default 0 */
             priority: number;
             /** @default null */
@@ -3462,6 +3470,9 @@ export interface components {
             enabled: boolean;
             filter: string | null;
             input: unknown;
+            labels: {
+                [key: string]: string;
+            };
             name: string;
             signal: components["schemas"]["SignalOfRecord"] | null;
             topic: string;
@@ -3473,6 +3484,10 @@ export interface components {
             /** @default null */
             filter: string | null;
             input?: unknown;
+            /** @default {} */
+            labels: {
+                [key: string]: string;
+            };
             name: string;
             /** @default null */
             signal: components["schemas"]["SignalOfRecord"] | null;
@@ -7871,6 +7886,8 @@ export interface operations {
             query?: {
                 /** @description Which ones, such as `status:failed started:>-2h -workflow:orders`; `/filters/{of}` has the fields */
                 filter?: string;
+                /** @description Count the values of this label as well */
+                label?: string;
             };
             header?: never;
             path?: never;

@@ -16,6 +16,7 @@ export function Launch({ workflow, version, isLatest, schema }: { workflow: stri
   const [text, setText] = useState(() => pretty(defaultsOf(schema)));
   const [drafts, setDrafts] = useState<Record<string, unknown>>({});
   const [key, setKey] = useState("");
+  const [labelText, setLabelText] = useState("");
   const [error, setError] = useState<unknown>(null);
   const [isSending, setSending] = useState(false);
   const [name] = useState(newKey);
@@ -28,7 +29,8 @@ export function Launch({ workflow, version, isLatest, schema }: { workflow: stri
     wrong = e instanceof Error ? e.message : "not JSON";
   }
   const object = value !== null && typeof value === "object" && !Array.isArray(value) ? (value as Record<string, unknown>) : {};
-  const isWrong = Boolean(wrong) || Object.keys(drafts).length > 0;
+  const labels = labelsOf(labelText);
+  const isWrong = Boolean(wrong) || labels === null || Object.keys(drafts).length > 0;
   const faults = error instanceof ApiError ? (error.problem.errors ?? []) : [];
   const faultOf = (field: string) => faults.find((fault) => fault.path === `input.${field}` || fault.path.startsWith(`input.${field}.`) || fault.path === field)?.message;
   const put = (given: Record<string, unknown>) => {
@@ -40,7 +42,7 @@ export function Launch({ workflow, version, isLatest, schema }: { workflow: stri
     setSending(true);
     setError(null);
     try {
-      const body = { input: value, ...(isLatest ? {} : { version }), ...(key.trim() ? { key: key.trim() } : {}) };
+      const body = { input: value, ...(isLatest ? {} : { version }), ...(key.trim() ? { key: key.trim() } : {}), ...(labels && Object.keys(labels).length ? { labels } : {}) };
       const run = await send<Schemas["Run"]>({ method: "POST", path: `/workflows/${encodeURIComponent(workflow)}/runs`, body, key: `${name}-${await digest(JSON.stringify(body))}` });
       go(`/runs/${run.run_id}`);
     } catch (e) {
@@ -48,7 +50,7 @@ export function Launch({ workflow, version, isLatest, schema }: { workflow: stri
       setSending(false);
     }
   };
-  const cli = `headrace run ${workflow} --input ${quote(JSON.stringify(value ?? {}))}${isLatest ? "" : ` --version ${version}`}${key.trim() ? ` --key ${quote(key.trim())}` : ""}`;
+  const cli = `headrace run ${workflow} --input ${quote(JSON.stringify(value ?? {}))}${isLatest ? "" : ` --version ${version}`}${key.trim() ? ` --key ${quote(key.trim())}` : ""}${Object.entries(labels ?? {}).map(([name, value]) => ` --label ${quote(`${name}=${value}`)}`).join("")}`;
   return (
     <div className="scrolled columns launch">
       <Panel title={`Start ${workflow} v${version}`} aside={fields && <Segmented label="How the input is written" value={shape} onChange={setShape} options={[{ value: "form", word: "Form" }, { value: "json", word: "JSON" }]} />}>
@@ -67,6 +69,9 @@ export function Launch({ workflow, version, isLatest, schema }: { workflow: stri
           )}
           <Field label="Key" hint="The run's identity: one key makes one run, for ever. Empty: every start is a new run.">
             {(id) => <input id={id} value={key} maxLength={200} onChange={(event) => setKey(event.target.value)} />}
+          </Field>
+          <Field label="Labels" hint="What it is found by again: customer=acme, one a line." error={labels ? undefined : "write NAME=VALUE, one a line"}>
+            {(id) => <textarea id={id} className="mono" rows={2} spellCheck={false} value={labelText} onChange={(event) => setLabelText(event.target.value)} />}
           </Field>
           <p className="muted">A run of v{version} begins at once and stays on that version.</p>
           <div className="task-acts">
@@ -91,6 +96,12 @@ export function Launch({ workflow, version, isLatest, schema }: { workflow: stri
       </Panel>
     </div>
   );
+}
+
+/** One a line, by name; null when a line is none. Which names there may be, the API says. */
+function labelsOf(text: string): Record<string, string> | null {
+  const pairs = text.split("\n").filter((line) => line.trim()).map((line) => /^\s*([^=\s]+)\s*=\s*(.*?)\s*$/.exec(line));
+  return pairs.every((pair) => pair !== null) ? Object.fromEntries(pairs.map(([, name, value]) => [name, value])) : null;
 }
 
 /** The same input sent twice is the same start; another input is another. */

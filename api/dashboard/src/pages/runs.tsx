@@ -12,6 +12,7 @@ import { FilterBar, useReading, withClause } from "../ui/filter";
 import { Histogram } from "../ui/histogram";
 import { Elapsed, Instant } from "../ui/instant";
 import { download } from "../ui/json";
+import { Labels } from "../ui/labels";
 import { Button, Empty, Failure, Loading } from "../ui/parts";
 import { Progress } from "../ui/progress";
 import { Status } from "../ui/status";
@@ -20,7 +21,7 @@ import { ActOnMany } from "./bulk";
 
 type Run = Schemas["Run"];
 
-const columnsOf = (chosen: Set<string>, choose: (id: string) => void): Column<Run>[] => [
+const columnsOf = (chosen: Set<string>, choose: (id: string) => void, only: (clause: string) => void): Column<Run>[] => [
   { id: "chosen", head: "", width: "22px", cell: (run) => <Choice label={`Choose ${shortId(run.workflow, run.run_id)}`} checked={chosen.has(run.run_id)} onChange={() => choose(run.run_id)} /> },
   { id: "status", head: "Status", width: "150px", cell: (run) => <Status of={run.status} /> },
   { id: "run", head: "Run", width: "minmax(170px, 1.2fr)", cell: (run) => <b className="mono clip">{shortId(run.workflow, run.run_id)}</b> },
@@ -33,6 +34,7 @@ const columnsOf = (chosen: Set<string>, choose: (id: string) => void): Column<Ru
   { id: "updated", head: "Moved", width: "110px", cell: (run) => <Instant at={run.updated_at} /> },
   { id: "deadline", head: "Deadline", width: "110px", cell: (run) => (run.deadline_at ? <Instant at={run.deadline_at} future /> : <span className="faint">–</span>) },
   { id: "priority", head: "Priority", width: "76px", right: true, cell: (run) => <span className="num">{run.priority}</span> },
+  { id: "labels", head: "Labels", width: "minmax(160px, 1.4fr)", cell: (run) => (Object.keys(run.labels).length ? <Labels of={run.labels} onChoose={only} /> : <span className="faint">–</span>) },
   { id: "events", head: "Events", width: "76px", right: true, cell: (run) => <span className="num muted">{run.row_version}</span> },
 ];
 /** New runs are counted up to here: nobody waits for the exact number of thousands, and a list may stay open for days. */
@@ -89,7 +91,10 @@ export function RunsPage() {
     { live: false },
   );
   const [chosen, setChosen] = useState(new Set<string>());
-  const columns = useMemo(() => columnsOf(chosen, (id) => setChosen((before) => toggled(before, id))), [chosen]);
+  const columns = useMemo(
+    () => columnsOf(chosen, (id) => setChosen((before) => toggled(before, id)), (clause) => setFilter(withClause(filter, clause), { push: true })),
+    [chosen, filter, setFilter],
+  );
   const [shown, toggle] = useColumns();
   const [fresh, setFresh] = useState(new Set<string>());
   useEffect(() => {
@@ -172,7 +177,7 @@ export function RunsPage() {
             }
           />
         )}
-        <Facets filter={filter} onChange={setFilter} />
+        <Facets filter={filter} label={reading.data?.clauses.find((each) => each.field.startsWith("label."))?.field.slice(6)} onChange={setFilter} />
       </div>
     </div>
   );
@@ -208,8 +213,9 @@ function Views({ filter, onChange }: { filter: string; onChange: (filter: string
   );
 }
 
-function Facets({ filter, onChange }: { filter: string; onChange: (filter: string) => void }) {
-  const { data } = useQuery({ queryKey: ["runs-facets", filter], queryFn: ({ signal }) => get("/runs/facets", {}, filter ? { filter } : {}, signal), placeholderData: keepPreviousData, refetchInterval: 10_000, retry: false });
+/** label: that of the filter, of which the values are counted as well. */
+function Facets({ filter, label, onChange }: { filter: string; label?: string; onChange: (filter: string) => void }) {
+  const { data } = useQuery({ queryKey: ["runs-facets", filter, label], queryFn: ({ signal }) => get("/runs/facets", {}, { ...(filter ? { filter } : {}), ...(label ? { label } : {}) }, signal), placeholderData: keepPreviousData, refetchInterval: 10_000, retry: false });
   if (!data?.facets.length) return null;
   return (
     <aside className="facets" aria-label="What they are" tabIndex={0}>
@@ -264,6 +270,6 @@ function toggled(before: Set<string>, id: string): Set<string> {
 
 function csv(runs: Run[]): string {
   const cell = (text: string) => (/^[=+\-@\t\r]/.test(text) ? `"'${text.replaceAll('"', '""')}"` : `"${text.replaceAll('"', '""')}"`);
-  const rows = runs.map((run) => [run.run_id, run.workflow, String(run.version), run.status, run.trigger, run.created_at, run.finished_at ?? ""].map(cell).join(","));
-  return ["run_id,workflow,version,status,trigger,created_at,finished_at", ...rows].join("\n");
+  const rows = runs.map((run) => [run.run_id, run.workflow, String(run.version), run.status, run.trigger, run.created_at, run.finished_at ?? "", JSON.stringify(run.labels)].map(cell).join(","));
+  return ["run_id,workflow,version,status,trigger,created_at,finished_at,labels", ...rows].join("\n");
 }

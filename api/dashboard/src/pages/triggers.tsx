@@ -1,4 +1,4 @@
-import { useState } from "react";
+import { useState, type ReactNode } from "react";
 import { useQueryClient } from "@tanstack/react-query";
 import { deleteSubscription } from "../acts";
 import { get, newKey, parseJson, send, type Schemas } from "../api/client";
@@ -57,7 +57,7 @@ function OneSubscription({ subscription }: { subscription: Subscription }) {
   return (
     <Panel title={subscription.name} className="detail" aside={<ActButton icon="trash" kind="danger" act={() => deleteSubscription(subscription.name, subscription.topic)}>Delete …</ActButton>}>
       {subscription.waits_since && <Notice tone="warn" icon="clock">Its records wait in Kafka since <Instant at={subscription.waits_since} /> because too many runs are under way. They are read when there is room.</Notice>}
-      <Facts items={[["Topic", <code>{subscription.topic}</code>], subscription.signal ? ["Signals", <code>{subscription.signal.name}{subscription.signal.key ? ` ${subscription.signal.key}` : ""}{subscription.signal.run ? ` to ${subscription.signal.run}` : ""}</code>] : ["Starts", <Link to={`/workflows/${subscription.workflow}`} className="link">{subscription.workflow}</Link>], ["Filter", subscription.filter ? <code>{subscription.filter}</code> : <span className="muted">every record</span>], ["Made", <Instant at={subscription.created_at} />]]} />
+      <Facts items={[["Topic", <code>{subscription.topic}</code>], subscription.signal ? ["Signals", <code>{subscription.signal.name}{subscription.signal.key ? ` ${subscription.signal.key}` : ""}{subscription.signal.run ? ` to ${subscription.signal.run}` : ""}</code>] : ["Starts", <Link to={`/workflows/${subscription.workflow}`} className="link">{subscription.workflow}</Link>], ["Filter", subscription.filter ? <code>{subscription.filter}</code> : <span className="muted">every record</span>], ...Object.entries(subscription.labels).map(([name, text]): [string, ReactNode] => [`Label ${name}`, <code>{text}</code>]), ["Made", <Instant at={subscription.created_at} />]]} />
       {subscription.input !== null && <Payload name={subscription.signal ? "Data, from the record" : "Input, from the record"} value={subscription.input} />}
       <h3>Records</h3>
       {list.query.error ? <Failure error={list.query.error} /> : !list.query.data ? <Loading rows={3} /> : (

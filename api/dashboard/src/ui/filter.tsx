@@ -89,5 +89,5 @@ function suggestions(reading: Reading | undefined, text: string): [string, strin
   const sign = text.slice(begin.length).startsWith("-") ? "-" : "";
   const field = reading.fields.find((each) => word.startsWith(`${each.name}:`));
   if (field) return field.choices.map((choice): [string, string] => [`${begin}${sign}${field.name}:${choice}`, field.about]);
-  return reading.fields.filter((each) => each.name.startsWith(word)).map((each): [string, string] => [`${begin}${sign}${each.name}${each.kind === "json" ? "." : ":"}`, each.about]);
+  return reading.fields.filter((each) => each.name.startsWith(word)).map((each): [string, string] => [`${begin}${sign}${each.name}${each.kind === "json" || each.kind === "label" ? "." : ":"}`, each.about]);
 }

@@ -9,6 +9,7 @@ import { Causes } from "../../ui/explain";
 import { Icon } from "../../ui/icons";
 import { Elapsed, Instant } from "../../ui/instant";
 import { RunOfPayloads } from "../../ui/json";
+import { Labels } from "../../ui/labels";
 import { Copy, Empty, Failure, Loading, Tabs } from "../../ui/parts";
 import { Progress } from "../../ui/progress";
 import { Status } from "../../ui/status";
@@ -117,6 +118,7 @@ function RunHeader({ run }: { run: Schemas["Run"] }) {
         <Fact name={over ? "Took" : "Runs for"}><Elapsed from={run.created_at} to={run.finished_at} /></Fact>
         {run.deadline_at && <Fact name="Deadline"><Instant at={run.deadline_at} /></Fact>}
         {run.priority !== 0 && <Fact name="Priority"><span className="num">{run.priority}</span></Fact>}
+        {Object.keys(run.labels).length > 0 && <Fact name="Labels"><Labels of={run.labels} /></Fact>}
         <Fact name="Events"><span className="num">{run.row_version}</span></Fact>
         <Fact name="Namespace">{run.namespace}</Fact>
         <Fact name="Run id"><span className="mono faint clip">{run.run_id}</span></Fact>
