@@ -1,5 +1,7 @@
 """Clean-ups: tasks whose join is `finally`, which run behind a cancel, too."""
 
+from typing import Any
+
 import pytest
 
 from headrace.expressions import compile_condition
@@ -348,7 +350,7 @@ def test_a_rerun_of_what_failed_takes_its_clean_up_though_that_completed():
 
 @pytest.mark.parametrize("how", ["given", "replayed"])
 @pytest.mark.parametrize("join", ["all", 1])
-def test_a_rerun_of_what_failed_takes_what_a_mended_clean_up_left_skipped(how: str, join: object):
+def test_a_rerun_of_what_failed_takes_what_a_mended_clean_up_left_skipped(how: str, join: Any):
     trial = Trial(task("a"), task("tidy", "a", join="finally"), task("behind", "tidy", join=join), task("open"))
     assert trial.succeed("a")
     assert trial.fail("tidy", HOPELESS)

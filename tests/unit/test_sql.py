@@ -18,7 +18,7 @@ def changes_what_it_looks_for_again(sql: str) -> bool:
     """An UPDATE or DELETE that joins a subquery which locks rows: a nested loop may run that once for each row, and it
     passes over what the statement has just changed, so that more are taken than it says. It has to be `WITH …`."""
     for change in re.finditer(r"\bUPDATE\s+\w+(?:\s+\w+)?\s+SET\b|\bDELETE\s+FROM\b", sql):
-        depth = 0
+        depth, end = 0, change.start()
         for end in range(change.start(), len(sql)):
             depth += {"(": 1, ")": -1}.get(sql[end], 0)
             if depth < 0:
