@@ -4,10 +4,10 @@ It uses none of the product's code: what it knows of the rules stands here a sec
 invariant (RELIABILITY.md, section 5) is one function over `Facts`; they run in order and share nothing.
 """
 
-from bisect import bisect_left
+from bisect import bisect, bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Final
 
 from tests.chaos.cleanup_rules import clean_ups
@@ -225,11 +225,14 @@ def terminal_is_final(facts: Facts) -> Found:
             if row["at"] > end:
                 yield f"{row['kind']} after the run's end", run_id
     for key, attempts in facts.attempts.items():
-        done = [row for row in attempts if row["outcome"] == "completed" and row.get("round") is None]
-        if len(done) > 1:
-            yield "two results of one task were accepted", facts.name(key)
-        if done and attempts[-1] is not done[0]:
-            yield "an attempt after the task had completed", facts.name(key)
+        again = [row["row_version"] for row in facts.of_run(key[0], "reran")]  # which takes what had completed, too
+        for _, tried in groupby(attempts, lambda row, moves=again: bisect(moves, row["row_version"])):
+            rows = list(tried)
+            done = [row for row in rows if row["outcome"] == "completed" and row.get("round") is None]
+            if len(done) > 1:
+                yield "two results of one task were accepted", facts.name(key)
+            if done and rows[-1] is not done[0]:
+                yield "an attempt after the task had completed", facts.name(key)
         end = facts.runs[key[0]]["finished_at"]
         if end and attempts[-1]["ended_at"] > end:
             yield "an attempt ended after its run", facts.name(key)
@@ -527,10 +530,10 @@ def cancel(facts: Facts) -> Found:
     }
     for run_id, row in applied.items():
         for other in facts.history[run_id]:
-            is_of_task = (
-                other["task"] is not None and other["kind"] not in PAUSE_MOVES
-            )  # which may come and go till the end
-            is_undone = bool(facts.undone(run_id)) and (not is_of_task or is_compensation(other["task"]))
+            task: int | None = (
+                None if other["kind"] in PAUSE_MOVES else other["task"]
+            )  # pauses come and go till the end
+            is_undone = bool(facts.undone(run_id)) and (task is None or is_compensation(task))
             is_allowed = is_undone or (row["kind"] == "cancelled" and _is_clean_up(facts, other))
             if other["row_version"] > row["row_version"] and not is_allowed:
                 yield f"{other['kind']} after the cancel", run_id

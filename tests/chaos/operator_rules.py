@@ -57,15 +57,21 @@ def _begun_paused(facts: Facts) -> Found:
     spans = _spans(facts)
     if not spans:
         return
-    started = {entry["answer"]["run_id"]: entry.get("workflow", "") for entry in facts.calls("start", "OK")}
-    for run_id, workflow in started.items():
+    started = {entry["answer"]["run_id"]: entry for entry in facts.calls("start", "OK")}
+    for run_id, entry in started.items():
         rows = facts.history.get(run_id, [])
-        if not rows or not any(begin < rows[0]["at"] < end for begin, end in spans.get(workflow, [])):
+        # A start that was answered later may have waited for the end of the pause.
+        told = spans.get(entry.get("workflow", ""), [])
+        if not rows or not any(begin < rows[0]["at"] and entry["done_at"] < end for begin, end in told):
             continue
         if len(rows) < 2 or rows[1]["kind"] != "paused" or rows[1]["detail"]["scope"] != WORKFLOW_PAUSED:
             yield "a run was started while its workflow was paused, and is not", run_id
             continue
-        over = [row["at"] for row in rows if row["kind"] == "resumed" and row["detail"]["scope"] == WORKFLOW_PAUSED]
+        over = [  # a run that had ended meanwhile is not told
+            row["at"]
+            for row in rows
+            if row["kind"] == "reran" or (row["kind"] == "resumed" and row["detail"]["scope"] == WORKFLOW_PAUSED)
+        ]
         begun = [line["begun_at"] for line in facts.by_run.get(run_id, []) if "begun_at" in line]
         if begun and (not over or min(begun) < over[0] - CLOCK_SECONDS):
             yield "a body began while the workflow of its run was paused", run_id

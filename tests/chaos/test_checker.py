@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.checker import RULES, approvals, cancel, check, no_false_death
+from tests.chaos.checker import RULES, approvals, cancel, check, no_false_death, terminal_is_final
 from tests.chaos.cleanup_rules import clean_ups
 from tests.chaos.facts import Facts
+from tests.chaos.operator_rules import pauses
 from tests.chaos.report import KindLine, firing
 
 Evidence = tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, list[dict[str, Any]]]]
@@ -682,6 +683,34 @@ def test_a_vote_that_was_not_answered_may_be_the_one_that_decided() -> None:
     assert [each for each in approvals(Facts(ledger, log, dump)) if "decided by eve, accepted" in each[0]]
     log.append({**DECIDE, "actor": "eve", "outcome": "UNKNOWN"})
     assert not [each for each in approvals(Facts(ledger, log, dump)) if "decided by eve, accepted" in each[0]]
+
+
+def test_what_completed_may_run_again_behind_a_rerun_and_only_there() -> None:
+    ledger, log, dump = copy.deepcopy(good())
+    dump["attempt"].append(_attempt(HELD, 0, 2, "completed", 6, T0 + 44))
+    assert len([*terminal_is_final(Facts(ledger, log, dump))]) == 2
+    dump["history"].append(_history(HELD, 5, "reran", T0 + 44))
+    assert not [*terminal_is_final(Facts(ledger, log, dump))]
+
+
+def test_a_start_that_waited_for_the_end_of_a_pause_is_of_no_pause() -> None:
+    ledger, log, dump = copy.deepcopy(good())
+    _begin_unpaused(ledger, log, dump)
+    assert [each for each in pauses(Facts(ledger, log, dump)) if "a run was started" in each[0]]
+    for entry in log:
+        if (entry.get("answer") or {}).get("run_id") == HELD:
+            entry["done_at"] += 60
+    assert not [each for each in pauses(Facts(ledger, log, dump)) if "a run was started" in each[0]]
+
+
+def test_a_run_that_ended_in_the_pause_of_its_workflow_begins_by_its_rerun() -> None:
+    ledger, log, dump = copy.deepcopy(good())
+    for row in dump["history"]:
+        if row["run_id"] == HELD and row["kind"] == "resumed":
+            row["kind"], row["detail"] = "due", {"timer": "deadline"}
+    assert [each for each in pauses(Facts(ledger, log, dump)) if "a body began" in each[0]]
+    dump["history"].append(_history(HELD, 4, "reran", T0 + 42.8))
+    assert not [each for each in pauses(Facts(ledger, log, dump)) if "a body began" in each[0]]
 
 
 def test_a_call_that_may_have_happened_promises_nothing() -> None:

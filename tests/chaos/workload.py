@@ -348,9 +348,10 @@ def next_version(name: str, draw: random.Random) -> dict[str, Any]:
     workflow = next(each for each in WORKFLOWS if each["name"] == name)
     tasks = {**workflow["tasks"]}
     if draw.random() < 0.5:
-        tasks["more"] = {"run": "chaos.effect", "with": {"before": 0.05}, "retry": _RETRY}
+        more: dict[str, Any] = {"run": "chaos.effect", "with": {"before": 0.05}, "retry": _RETRY}
         if "limit" in workflow:  # nothing goes on beside a failure, so that its replay comes back into the line
-            tasks["more"]["needs"] = list(workflow["tasks"])
+            more["needs"] = list(workflow["tasks"])
+        tasks["more"] = more
     return {**workflow, "tasks": tasks, "description": f"as of {draw.random()}"}
 
 

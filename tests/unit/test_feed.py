@@ -1,7 +1,7 @@
 """The feed of all runs: what a reader that was cut off is told."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -84,7 +84,7 @@ class Runs:
         monkeypatch.setattr(feed, "id_at", lambda seconds: UUID(int=2**127))  # all began long ago
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[None]:
+    async def reading(self) -> AsyncGenerator[None]:
         yield None
 
     async def list_positions(self, *_: Any, run_ids: Any, **__: Any) -> list[PositionRow]:
