@@ -545,7 +545,9 @@ class Checker:
                 self.say(f"I9 {where} is {row['status']}, its task {task['status']} ({code})")
             if task["status"] not in ("completed", "failed"):
                 continue
-            if (task["status"] == "completed") != (row["status"] == "completed") and code != "TIMEOUT":
+            is_other = (task["status"] == "completed") != (row["status"] == "completed")
+            # A child that was rerun by itself ends again, and its task keeps what it was told first (decision 22).
+            if is_other and code != "TIMEOUT" and row["run_id"] not in self._went_again:
                 self.say(f"I5 {where} is {row['status']}, its task {task['status']} ({code})")
 
     def _check_policies(self) -> None:
