@@ -741,8 +741,8 @@ def analyze(pools: Pools) -> None:
 
 ROWS_READ = """
 SELECT sum(pg_stat_get_xact_tuples_returned(c.oid)) FROM pg_class c LEFT JOIN pg_index i ON i.indexrelid = c.oid
-WHERE coalesce(i.indrelid, c.oid) IN ('pool'::regclass, 'pool_waiter'::regclass, 'pool_slot'::regclass, 'pool_turn'::regclass)
-"""  # noqa: E501
+WHERE coalesce(i.indrelid, c.oid) = ANY(ARRAY['pool', 'pool_waiter', 'pool_slot', 'pool_turn']::regclass[])
+"""
 """Rows of tables and entries of indexes that a transaction has read so far, as the server counts them."""
 
 

@@ -3,7 +3,7 @@ statement."""
 
 import re
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -11,7 +11,8 @@ import pytest
 from headrace.filter import parse
 from headrace.filter_field import NOUNS, Field, Kind, Noun, fields_of
 from state import filter_sql
-from state.filter_sql import conditions_of
+from state.filter_sql import Conditions, conditions_of
+from state.queries.rows import Connection
 
 STATEMENTS: dict[Noun, tuple[str, ...]] = {
     "runs": ("find_runs", "find_last_candidate", "count_runs", "count_facets", "count_by_time"),
@@ -27,6 +28,11 @@ OWN = {
 }  # fmt: skip
 """What a search gives beside its filter."""
 sent: list[str] = []
+
+
+async def made_of(text: str, of: Noun = "runs") -> Conditions:
+    """Of a filter, where `nobody` stands for the database."""
+    return await conditions_of(cast("Connection", None), "default", parse(of, text))
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +79,7 @@ async def test_every_field_has_its_condition_and_no_value_stands_in_a_statement(
     for field in fields_of(of).values():
         for clause in clauses(field):
             for text in (clause, f"-{clause}"):
-                made = await conditions_of(None, "default", parse(of, text))  # type: ignore[arg-type]
+                made = await made_of(text, of)
                 conditions = [each.as_string(None) for each in (*made.narrow, *made.look)]
                 narrows = any((made.versions is not None, made.label, made.is_nothing, of == "dead_letters"))
                 assert conditions or narrows, text
@@ -111,7 +117,7 @@ async def test_every_field_has_its_condition_and_no_value_stands_in_a_statement(
     ],
 )
 async def test_what_finds_fewest_is_walked(text: str, index: str) -> None:
-    made = await conditions_of(None, "default", parse("runs", text))  # type: ignore[arg-type]
+    made = await made_of(text)
     narrow = " ".join(each.as_string(None) for each in made.narrow)
     found = {
         "ids": "r.run_id = ANY" in narrow,
@@ -125,17 +131,17 @@ async def test_what_finds_fewest_is_walked(text: str, index: str) -> None:
 
 
 async def test_a_label_that_is_walked_is_not_looked_at_and_any_other_is() -> None:
-    made = await conditions_of(None, "default", parse("runs", "label.a:x label.b:y"))  # type: ignore[arg-type]
+    made = await made_of("label.a:x label.b:y")
     assert (made.given()["label"], made.given()["values"], len(made.look)) == ("a", ["x"], 1)
-    made = await conditions_of(None, "default", parse("runs", r"label.a:\*,\*,x took:>1h"))  # type: ignore[arg-type]
+    made = await made_of(r"label.a:\*,\*,x took:>1h")
     assert (made.given()["values"], len(made.look), made.looks) == (["*", "x"], 1, filter_sql.LOOKS_CHEAP)
-    made = await conditions_of(None, "default", parse("runs", "label.a:* took:>1h"))  # type: ignore[arg-type]
+    made = await made_of("label.a:* took:>1h")
     assert (made.label, made.looks) == (None, filter_sql.LOOKS_DEAR)
 
 
 async def test_on_the_way_along_a_label_only_ids_are_asked_of_runs() -> None:
     """What stands there is a label, which has no other column of a run."""
-    made = await conditions_of(None, "default", parse("runs", "label.a:x started:>-2h started:<now"))  # type: ignore[arg-type]
+    made = await made_of("label.a:x started:>-2h started:<now")
     made.only([UUID("019b0000-0000-7000-8000-000000000000")])
     columns = re.findall(r"r\.(\w+)", " ".join(each.as_string(None) for each in made.narrow))
     assert set(columns) == {"run_id"}
@@ -144,4 +150,4 @@ async def test_on_the_way_along_a_label_only_ids_are_asked_of_runs() -> None:
 
 async def test_what_cannot_be_is_not_searched_for() -> None:
     for text in ("is:open is:ended", "status:failed waits:person", "parent:019b0000-0000-7000-8000-000000000000"):
-        assert (await conditions_of(None, "default", parse("runs", text))).is_nothing, text  # type: ignore[arg-type]
+        assert (await made_of(text)).is_nothing, text
