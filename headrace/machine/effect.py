@@ -40,9 +40,8 @@ def doubt_what_was_idempotent(new: Plan, run: RunState, draft: Transition) -> No
     for place, task in run.tasks.items():
         if not task.attempt or run.plan.at(place).effect != "idempotent" or new.at(place).effect == "idempotent":
             continue
-        is_over = task.status is FAILED or (
-            task.status is CANCELLED and is_item(place)
-        )  # others are asked at their turn
+        # Others that were cancelled are asked at their turn.
+        is_over = task.status is FAILED or (task.status is CANCELLED and is_item(place))
         if run.has_put_away(place) or task.is_untouched or task.withheld == "turn" or task.lookups:
             continue
         if is_over or task.withheld in ("again", "room"):
