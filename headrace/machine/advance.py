@@ -63,7 +63,15 @@ from headrace.machine.handout import (
 )
 from headrace.machine.join import count_needs, is_skipped_in_vain, unskip, untouched_again
 from headrace.machine.limit import reopen
-from headrace.machine.mapping import cancel_task, forget_items, is_reopened, reopen_map, replay_item, rerun_items
+from headrace.machine.mapping import (
+    cancel_task,
+    forget_items,
+    go_on,
+    is_reopened,
+    reopen_map,
+    replay_item,
+    rerun_items,
+)
 from headrace.machine.migration import find_lasting_obstacles, migrate
 from headrace.machine.pause import begin_pause, end_pause, is_held
 from headrace.machine.place import ITEMS_MAX, RUN, is_compensation, is_item, task_of
@@ -393,15 +401,16 @@ def _replayed(plan: Plan, run: RunState, event: Replayed, at: int) -> Transition
 
 
 def _replayed_compensation(plan: Plan, run: RunState, event: Replayed, task: TaskState, at: int) -> Transition | None:
-    """It brings a run back that had ended without it; not one that was terminated."""
+    """It brings a run back that had ended without it; not one that was terminated. While what came after its task is
+    being undone, also again, it waits for that."""
     if run.control & TERMINATED:
         return None
     draft, ended = reopen(plan, run), list[int]()
-    given = event.input if event.input is not None else task.input
-    task = msgspec.structs.replace(task, retries_from=task.attempt, error=None, input=given)
-    put(run, draft, event.task, msgspec.structs.replace(task, status=PENDING))
+    task = untouched_again(task, event.input if event.input is not None else task.input)
+    put(run, draft, event.task, task)
     wait_for_it_again(plan, run, draft)
-    begin_again(plan, run, draft, event.task, task, ended, at)
+    if not draft.missing[event.task]:
+        begin_again(plan, run, draft, event.task, task, ended, at)
     return close_decision(plan, run, draft, ended, at)
 
 
@@ -534,8 +543,10 @@ def _reran(plan: Plan, run: RunState, event: Reran, at: int) -> Transition | Non
         if plan.tasks[index].repeat is not None:
             count_rounds(draft, index, 0, None)
     for index, places in reopened.items():
-        rerun_items(plan, run, draft, index, places, event.input, ended)
+        rerun_items(plan, run, draft, index, places, event.input)
     answers = {index: count_needs(plan, run, draft, index) for index in stood}
+    for index in reopened:
+        go_on(plan, run, draft, index, ended)
     for index, answer in answers.items():
         if answer is None:
             continue

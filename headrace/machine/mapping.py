@@ -58,7 +58,7 @@ def begin_map(plan: Plan, run: RunState, draft: Transition, index: int, task: Ta
         return bury(run, draft, index, unread, Error(e.reason, e.message, retryable=False), ended)
     put(run, draft, index, TaskState(WAITING, token=token, input=given, items=len(items)))
     count_items(draft, index, ItemCounts(items))
-    _go_on(plan, run, draft, index, ended)
+    go_on(plan, run, draft, index, ended)
 
 
 def item_ended(plan: Plan, run: RunState, draft: Transition, place: int, ended: list[int]) -> None:
@@ -73,10 +73,10 @@ def item_ended(plan: Plan, run: RunState, draft: Transition, place: int, ended: 
         return stop_map(plan, run, draft, index, task, Error("ITEM_FAILED", message, retryable=False), ended)
     if counts.output_bytes > PAYLOAD_BYTES_MAX and plan.tasks[index].is_referenced:
         return stop_map(plan, run, draft, index, task, _too_large(counts.output_bytes), ended)
-    _go_on(plan, run, draft, index, ended)
+    go_on(plan, run, draft, index, ended)
 
 
-def _go_on(plan: Plan, run: RunState, draft: Transition, index: int, ended: list[int]) -> None:
+def go_on(plan: Plan, run: RunState, draft: Transition, index: int, ended: list[int]) -> None:
     """Hand items out for as long as there are some and it may have more under way; end the map behind the last."""
     spec, counts = plan.tasks[index].map, item_counts(run, draft, index)
     assert spec is not None
@@ -187,12 +187,11 @@ def forget_items(run: RunState, draft: Transition, index: int) -> None:
 
 
 def rerun_items(
-    plan: Plan, run: RunState, draft: Transition, index: int, chosen: Collection[int], given: bytes | None,
-    ended: list[int],
-) -> None:  # fmt: skip
-    """The map waits for its items again, as many at once as ever: for those chosen, or without any for those that
-    failed; for what was cancelled, and for what had not begun. What else has ended stays. given: JSON, in
-    place of the input of the chosen."""
+    plan: Plan, run: RunState, draft: Transition, index: int, chosen: Collection[int], given: bytes | None
+) -> None:
+    """The map waits for its items again: for those chosen, or without any for those that failed; for what was
+    cancelled, and for what had not begun. What else has ended stays. None begins before `go_on`, which may end the map
+    at once: what is behind it is to be counted first. given: JSON, in place of the input of the chosen."""
     task, each, again = run.task(index), plan.tasks[index].each, list[int]()
     assert each is not None
     put(run, draft, index, TaskState(WAITING, token=task.token, input=task.input, items=task.items))
@@ -211,7 +210,6 @@ def rerun_items(
         again.append(place)
     counts = item_counts(run, draft, index)
     count_items(draft, index, msgspec.structs.replace(counts, again=tuple(again)))
-    _go_on(plan, run, draft, index, ended)
 
 
 def reopen_map(plan: Plan, run: RunState, draft: Transition, index: int, ended: list[int]) -> None:
@@ -233,7 +231,7 @@ def reopen_map(plan: Plan, run: RunState, draft: Transition, index: int, ended: 
         if draft.tasks.get(place, UNTOUCHED).withheld == "room":
             again.append(place)
     count_items(draft, index, msgspec.structs.replace(item_counts(run, draft, index), again=tuple(again), again_from=0))
-    _go_on(plan, run, draft, index, ended)
+    go_on(plan, run, draft, index, ended)
 
 
 def replay_item(plan: Plan, run: RunState, draft: Transition, place: int, item: TaskState, ended: list[int]) -> None:
@@ -245,7 +243,7 @@ def replay_item(plan: Plan, run: RunState, draft: Transition, place: int, item: 
     counts = item_counts(run, draft, index)
     again = tuple(sorted((*counts.again[counts.again_from :], place)))
     count_items(draft, index, msgspec.structs.replace(counts, again=again, again_from=0))
-    _go_on(plan, run, draft, index, ended)
+    go_on(plan, run, draft, index, ended)
 
 
 def _await_room(run: RunState, draft: Transition, place: int, item: TaskState) -> None:

@@ -157,7 +157,9 @@ class Checker:
             before_it = self._scene.postgres.tables["run"].get(key[:1])
             if before_it is None or before_it["control"] & WITHHOLDS:
                 self.say(f"I25 task {_name(key)} was handed out, and its run is paused, or waits for its permit")
-        if is_compensation(key[1]):
+        has_begun = before is not None and before["status"] not in (*ENDS, "pending")
+        is_held_back = before is not None and (before["withheld"] or before["due_at"])
+        if is_compensation(key[1]) and not has_begun and not is_held_back:  # what has begun goes on
             self._see_undone(key, transaction)
 
     def _see_undone(self, key: Any, transaction: Transaction) -> None:
@@ -372,7 +374,8 @@ class Checker:
         for (run_id, index), task in tables["task"].items():
             if is_compensation(index):
                 undone[run_id].append(task["status"])
-            is_later = is_compensation(index) and not task["token"] and not task["withheld"]
+            is_out = task["status"] != "pending" or task["due_at"] or task["withheld"]
+            is_later = is_compensation(index) and not is_out
             if index < ITEMS_MAX or (task["status"] not in ENDS and not is_later):
                 states[run_id][task["status"]] += 1
         for (run_id,), run in tables["run"].items():

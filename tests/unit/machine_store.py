@@ -336,8 +336,12 @@ class Store:
             self.refused.discard(task_of(action.task))
 
     def _check_order(self, plan: Plan, run: RunState, transition: Transition, place: int) -> None:
-        """A compensation begins once those of all tasks that need its task, directly or not, have ended."""
+        """A compensation begins once those of all tasks that need its task, directly or not, have ended. What had
+        begun goes on, also when one of those is replayed."""
         assert place not in self.undone, "undone again"
+        before = run.task(place)
+        if before.status not in TERMINAL and not before.is_untouched:
+            return
         behind = list(plan.tasks[task_of(place)].dependants)
         for index in behind:  # grows while it is walked
             behind += [after for after in plan.tasks[index].dependants if after not in behind]

@@ -255,6 +255,37 @@ def test_what_has_not_begun_waits_for_a_replayed_compensation_again():
     assert trial.state("a.compensate").status is TaskStatus.QUEUED
 
 
+def test_a_replayed_compensation_waits_for_the_replayed_ones_of_what_came_after():
+    trial = _undoes_two()
+    assert trial.fail("b.compensate", HOPELESS)
+    assert trial.fail("a.compensate", HOPELESS)
+    assert trial.replay("b.compensate")
+    assert trial.replay("a.compensate", b'{"n":2}')
+    assert trial.state("a.compensate").is_untouched
+    trial.restart()
+    assert trial.succeed("b.compensate")
+    assert trial.told[-1] == Dispatch(trial.place("a.compensate"), 2, 2, b'{"n":2}')
+    assert trial.succeed("a.compensate")
+    assert trial.status is RunStatus.COMPENSATED
+
+
+def test_a_compensation_that_has_begun_is_tried_again_though_one_of_what_came_after_is_replayed():
+    trial = _undoes_two()
+    assert trial.fail("b.compensate", HOPELESS)
+    assert trial.start("a.compensate")
+    assert trial.replay("b.compensate")
+    assert trial.lose("a.compensate", begun=True)
+    assert trial.state("a.compensate").status is TaskStatus.QUEUED
+
+
+def _undoes_two() -> Trial:
+    trial = Trial(task("a", undo="undo"), task("b", "a", undo="undo"), task("c", "b"))
+    assert trial.succeed("a")
+    assert trial.succeed("b")
+    assert trial.fail("c", HOPELESS)
+    return trial
+
+
 # == what is undone ===================================================================================================
 def test_a_run_that_did_nothing_to_undo_fails_as_ever():
     trial = Trial(task("a", undo="undo"), task("b", "a"))

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.machine import Abort, CloseLetter, Dispatch, KeepOutput, Park, Reran, RunStatus, Supplied, TaskStatus
 from headrace.machine.place import place_of
-from headrace.machine.plan import Effect, Failures
+from headrace.machine.plan import Effect, Failures, Join
 from headrace.machine.rerun import Foreseen, foresee
 from tests.unit.machine_model import DOUBTFUL, HOPELESS, SECOND, Trial, task
 from tests.unit.test_machine_maps import handed_out, mapped
@@ -63,6 +63,20 @@ def test_of_a_map_that_failed_only_the_items_that_failed_run_again():
     assert KeepOutput(MAP, b"[0,10,2,30,4]") in trial.told
     assert trial.succeed("after")
     assert trial.status is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("join", ["any", "always", 2, "on_failure"])
+def test_a_map_whose_items_fail_again_at_once_is_counted_once_by_what_is_behind_it(join: Join):
+    unreadable = task("map", over=[None, None], template="${{ item.n }}", failures="finish")
+    trial = Trial(unreadable, task("other"), task("after", "map", "other", join=join))
+    assert trial.fail("other", HOPELESS)
+    if join in ("always", "on_failure"):
+        assert trial.fail("after", HOPELESS)
+    assert rerun(trial)
+    assert trial.states == {"map": "failed", "other": "queued", "after": "pending"}
+    trial.restart()
+    assert trial.succeed("other")
+    assert trial.states["after"] == ("skipped" if join == 2 else "queued")
 
 
 def test_items_that_run_again_keep_to_max_parallel_also_through_restarts():
