@@ -40,6 +40,7 @@ PLANTED: Final = (
     "letter-outlives-its-rerun",
 )
 OF_WORKFLOWS = {
+    "B08-failure-without-ownership": "fan,linear,diamond",
     "no-fence-at-the-effect": "exclusive,manual,reconcile",
     "start-counts-without-its-lock": "dropped,limited,replaced",
     "key-lost-with-its-row": "narrow",
