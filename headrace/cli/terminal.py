@@ -76,9 +76,9 @@ class Terminal:
             self.errors.print(Text(f"  {line}"), highlight=False, soft_wrap=True)
         for detail in details or ():
             where = f"line {detail['line']}: " if detail.get("line") else ""
-            self.errors.print(
-                Text(f"  {where}{detail.get('path') or 'document'}: {detail.get('message')}"), soft_wrap=True
-            )
+            fault = f"{detail.get('path') or 'document'}: {detail.get('message')}"
+            if where or fault not in message:  # a single fault is often all that the message says
+                self.errors.print(Text(f"  {where}{fault}"), soft_wrap=True)
 
     def status(self, status: str) -> Text:
         """A status with its sign and colour."""

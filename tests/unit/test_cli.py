@@ -449,6 +449,15 @@ def test_a_wrong_filter_is_told_with_its_column(api: FakeApi) -> None:
     assert "did you mean status?" in result.stderr
 
 
+def test_a_refusal_with_one_fault_says_it_once(api: FakeApi) -> None:
+    said = "input.name: 3 is not a string"
+    fault = {"path": "input.name", "message": "3 is not a string", "line": None}
+    api.answers["POST /workflows/greet/runs"] = problem(422, "HR-1009", said, [fault])
+    result = headrace("run", "greet", "--input", '{"name": 3}')
+    assert result.exit_code == 1
+    assert result.stderr.count("is not a string") == 1
+
+
 def test_runs_are_counted_by_their_kinds(api: FakeApi) -> None:
     facets = [{"field": "status", "values": [{"value": "failed", "count": 7, "clause": "status:failed"}]}]
     answer = {"filter": "status:failed", "count": 20_000, "has_more": True, "facets": facets}
