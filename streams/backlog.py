@@ -13,8 +13,9 @@ import structlog
 from headrace.errors import UnavailableError
 from state.running import Running
 from state.sql import load
+from streams.lane import OPTIONS
 from streams.metrics import Metrics
-from streams.sweeps import AWAY, OPTIONS
+from streams.sweeps import AWAY
 
 log = structlog.get_logger(__name__)
 _SQL = load("subscription")

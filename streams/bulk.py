@@ -25,20 +25,20 @@ Connection = psycopg.AsyncConnection[Any]
 class Bulk:
     def __init__(self, store: Store, plans: Plans, topics: Topics) -> None:
         self._store, self._plans, self._topics = store, plans, topics
-        self._is_open = True
+        self._seconds: float | None = 0.0
+        """Until the rate of some bulk allows another step; None: none is open."""
 
     async def act(self, connection: Connection) -> int:
         """One step of one open bulk, in a transaction of its own."""
-        if not self._is_open:
-            return 0
-        async with connection.transaction():
-            return await step(connection, self._store, self._plans)
+        done = 0
+        if self._seconds is not None:
+            async with connection.transaction():
+                done = await step(connection, self._store, self._plans)
+        self._seconds = await seconds_to_next(connection, self._store.settings.namespace)
+        return done
 
-    async def until_due(self, connection: Connection) -> None:
-        """Wait until the rate of some bulk allows another step."""
-        seconds = await seconds_to_next(connection, self._store.settings.namespace)
-        self._is_open = seconds is not None
-        await asyncio.sleep(LOOK_SECONDS if seconds is None else min(LOOK_SECONDS, max(0.0, seconds)))
+    async def until_due(self) -> None:
+        await asyncio.sleep(LOOK_SECONDS if self._seconds is None else min(LOOK_SECONDS, max(0.0, self._seconds)))
 
     async def note_published(self, connection: Connection) -> int:
         """Note how far the topics of replayed records reach: a partition read so far has met them. One that is gone

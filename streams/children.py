@@ -34,7 +34,7 @@ class Children:
             self._asked.set()
         return found
 
-    async def until_asked(self, connection: Connection) -> None:
+    async def until_asked(self) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._asked.wait(), LOOK_SECONDS)
         self._asked.clear()

@@ -50,7 +50,7 @@ class Objects:
             await asyncio.to_thread(self._store.remove, paths)
         return len(paths)
 
-    async def until_due(self, connection: Connection) -> None:
+    async def until_due(self) -> None:
         await asyncio.sleep(PASS_SECONDS if self._pages is None else PAGE_PAUSE_SECONDS)
 
 

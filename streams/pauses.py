@@ -45,7 +45,7 @@ class Pauses:
             self._known, self._looked = changed, time.monotonic()
         return told
 
-    async def until_due(self, connection: Connection) -> None:
+    async def until_due(self) -> None:
         await asyncio.sleep(LOOK_SECONDS / 5 if self._is_busy else LOOK_SECONDS)
 
 

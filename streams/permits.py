@@ -40,7 +40,7 @@ class Permits:
         async with connection.transaction():
             return await grant_permits(connection, self._store, freed.union(found))
 
-    async def until_due(self, connection: Connection) -> None:
+    async def until_due(self) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._told.wait(), LOOK_SECONDS)
         self._told.clear()

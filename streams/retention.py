@@ -53,7 +53,7 @@ class Retention:
         self._took = time.monotonic() - began
         return removed
 
-    async def until_due(self, connection: Connection) -> None:
+    async def until_due(self) -> None:
         """Wait until the next slice, or, behind the last one, the next pass."""
         await asyncio.sleep(self._took * PAUSE_SHARE if self._has_more else PASS_SECONDS)
 

@@ -4,6 +4,9 @@ A sweep never changes a run. It says an event, through the outbox, in the transa
 agent decides. Any number of processes may sweep: rows are claimed with SKIP LOCKED, and what is said twice is stale the
 second time. An event said here stands in the log behind every result that was there before, so a sweep never overtakes
 an answer that only waits to be read.
+
+Sweeps that are quick share a connection (`Lane`). Those that wait for Kafka or look through tables do so where nothing
+waits for them that is to be in time.
 """
 
 import asyncio
@@ -34,6 +37,7 @@ from state.timeline import find_timeline
 from streams.bulk import Bulk
 from streams.children import Children
 from streams.clock import Steps
+from streams.lane import Connection, Lane
 from streams.lifecycle import approval_event
 from streams.metrics import Metrics
 from streams.objects import Objects
@@ -60,14 +64,13 @@ TIMER_SECONDS: Final = 0.25
 """Longest sleep of the timer sweep; a timer set in this process or due within two seconds wakes it on time."""
 NOTE_SECONDS: Final = 1.0
 """Between two looks at which sweeps passed: one commit for all of them."""
-OPTIONS: Final = "-c statement_timeout=30s -c lock_timeout=3s -c idle_in_transaction_session_timeout=10s -c jit=off"
-
 AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
 """The last one is said by a standby that was not promoted yet."""
-Connection = psycopg.AsyncConnection[Any]
 Stray = tuple[UUID, int, int]
 """Run, task, token."""
 Sweep = Callable[[Connection], Awaitable[int]]
+Wait = Callable[[], Awaitable[None]]
+Loop = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Sweeps:
@@ -106,41 +109,38 @@ class Sweeps:
         """Passes that no row tells of yet: when, and how many were found."""
         self._noted_at = 0.0
 
-    def background(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    def background(self) -> list[Loop]:
         """The loops, to run beside the agents."""
         beat = max(0.1, self._lease / 10)
         pauses, queues = Pauses(self._store), QueuePauses(self._store)
         bulk, retention = Bulk(self._store, self._plans, self._topics), Retention(self._retention_days)
-        follow = [lambda: self._run("strays", self._stop_strays, _pause(beat))] if self._fails_over else []
+        timers, turns, sessions, lost, requests, upkeep = (Lane(self._store.settings.postgres) for _ in range(6))
+        follow = [self._loop(sessions, "strays", self._stop_strays, _pause(beat))] if self._fails_over else []
+        stuck = [self._loop(requests, "stuck", self._stuck, _pause(1.0))] if self._hand_over_seconds else []
+        objects = [] if self._objects is None else [Objects(self._objects)]
         return [
+            self._loop(timers, "timers", self._timers, lambda: self._until_timer_of(timers)),
+            self._loop(turns, "slots", self._slots, self._until_slot),
+            self._loop(turns, "permits", self.permits.grant, self.permits.until_due),
+            self._loop(turns, "children", self.children.start, self.children.until_asked),
+            self._loop(turns, "held commands", queues.release, _pause(0.5)),
             *follow,
-            *self._object_sweep(),
-            lambda: self._run("timers", self._timers, self._until_timer),
-            lambda: self._run("ticks", self._ticks, _pause(beat)),
-            lambda: self._run("sessions", self._sessions, _pause(beat)),
-            lambda: self._run("lost", self._lost, _pause(max(0.5, self._lease / 6))),
-            lambda: self._run("vanished", self._vanished, _pause(max(1.0, self._lease / 2))),
-            lambda: self._run("requests", self._requests, _pause(1.0)),
-            lambda: self._run("signals", self._signals, self._until_keys),
-            lambda: self._run("slots", self._slots, self._until_slot),
-            *([lambda: self._run("stuck", self._stuck, _pause(1.0))] if self._hand_over_seconds else []),
-            lambda: self._run("children", self.children.start, self.children.until_asked),
-            lambda: self._run("permits", self.permits.grant, self.permits.until_due),
-            lambda: self._run("approvals", self._approvals, _pause(1.0)),
-            lambda: self._run("topics", self._make_topics, _pause(2.0)),
-            lambda: self._run("counters", self._counters, _pause(2.0)),
-            lambda: self._run("retention", retention.purge, retention.until_due),
-            lambda: self._run("bulk", bulk.act, bulk.until_due),
-            lambda: self._run("pauses", pauses.align, pauses.until_due),
-            lambda: self._run("held commands", queues.release, _pause(0.5)),
-            lambda: self._run("replayed records", bulk.note_published, _pause(5.0)),
+            self._loop(sessions, "ticks", self._ticks, _pause(beat)),
+            self._loop(sessions, "sessions", self._sessions, _pause(beat)),
+            self._loop(lost, "lost", self._lost, _pause(max(0.5, self._lease / 6))),
+            *stuck,
+            self._loop(requests, "requests", self._requests, _pause(1.0)),
+            self._loop(requests, "signals", self._signals, self._until_keys),
+            self._loop(requests, "approvals", self._approvals, _pause(1.0)),
+            self._loop(requests, "bulk", bulk.act, bulk.until_due),
+            self._loop(requests, "pauses", pauses.align, pauses.until_due),
+            self._loop(upkeep, "vanished", self._vanished, _pause(max(1.0, self._lease / 2))),
+            self._loop(upkeep, "topics", self._make_topics, _pause(2.0)),
+            self._loop(upkeep, "counters", self._counters, _pause(2.0)),
+            self._loop(upkeep, "retention", retention.purge, retention.until_due),
+            self._loop(upkeep, "replayed records", bulk.note_published, _pause(5.0)),
+            *(self._loop(upkeep, "objects", each.purge, each.until_due) for each in objects),
         ]
-
-    def _object_sweep(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-        if self._objects is None:
-            return []
-        objects = Objects(self._objects)
-        return [lambda: self._run("objects", objects.purge, objects.until_due)]
 
     def expect_timer(self, due_at: int) -> None:
         """A timer was set in this process: look before the next tick."""
@@ -156,26 +156,29 @@ class Sweeps:
         self._slot.set()
 
     # -- one loop
-    async def _run(self, name: str, sweep: Sweep, wait: Callable[[Connection], Awaitable[None]]) -> None:
+    def _loop(self, lane: Lane, name: str, sweep: Sweep, wait: Wait) -> Loop:
+        return lambda: self._run(lane, name, sweep, wait)
+
+    async def _run(self, lane: Lane, name: str, sweep: Sweep, wait: Wait) -> None:
         """Repeat a sweep for ever, through lost connections; says once when it cannot work and once when it can
         again."""
         away = False
-        while True:
-            try:
-                async with await psycopg.AsyncConnection.connect(
-                    self._store.settings.postgres, autocommit=True, options=OPTIONS, connect_timeout=5
-                ) as connection:
-                    while True:
+        try:
+            while True:
+                try:
+                    async with lane.enter() as connection:
                         await self._pass(connection, name, sweep)
-                        if away:
-                            log.info("sweep goes on", sweep=name)
-                            away = False
-                        await wait(connection)
-            except (*AWAY, UnavailableError) as e:
-                if not away:
-                    log.warning("sweep waits", sweep=name, why=str(e).strip())
-                away = True
-                await asyncio.sleep(0.5)
+                    if away:
+                        log.info("sweep goes on", sweep=name)
+                        away = False
+                    await wait()
+                except (*AWAY, UnavailableError) as e:
+                    if not away:
+                        log.warning("sweep waits", sweep=name, why=str(e).strip())
+                    away = True
+                    await asyncio.sleep(0.5)
+        finally:
+            await lane.close()
 
     async def _pass(self, connection: Connection, name: str, sweep: Sweep) -> None:
         started = time.monotonic()
@@ -212,6 +215,10 @@ class Sweeps:
                     for run_id, task, token, kind in rows
                 ],
             )
+
+    async def _until_timer_of(self, lane: Lane) -> None:
+        async with lane.enter() as connection:
+            await self._until_timer(connection)
 
     async def _until_timer(self, connection: Connection) -> None:
         """Wait until a timer is due; also returns now and then, for those that were said and not applied."""
@@ -420,7 +427,7 @@ class Sweeps:
             self.expect_signals(keys)
         return offers
 
-    async def _until_keys(self, connection: Connection) -> None:
+    async def _until_keys(self) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._waits.wait(), 1.0)
         self._waits.clear()
@@ -441,7 +448,7 @@ class Sweeps:
             )
             return len(granted)
 
-    async def _until_slot(self, connection: Connection) -> None:
+    async def _until_slot(self) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._slot.wait(), SLOT_SECONDS)
         self._slot.clear()
@@ -495,11 +502,8 @@ class Sweeps:
         return 0
 
 
-def _pause(seconds: float) -> Callable[[Connection], Awaitable[None]]:
-    async def wait(connection: Connection) -> None:
-        await asyncio.sleep(seconds)
-
-    return wait
+def _pause(seconds: float) -> Wait:
+    return lambda: asyncio.sleep(seconds)
 
 
 async def _run(connection: Connection, name: str, parameters: tuple[Any, ...]) -> "psycopg.AsyncRawCursor[Any]":

@@ -263,6 +263,9 @@ class AsyncConnection:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
         self.session.end()
 
 
