@@ -19,6 +19,7 @@ from tests.chaos.workload import CONTROLLED, POOLS, WORKFLOWS, next_version
 EVERY_SECONDS: Final = (3.0, 9.0)
 PAUSE_SECONDS: Final = (0.5, 3.0)
 TASKS_AT_ONCE: Final = 6
+RERUNS_AT_ONCE: Final = 3
 FORGOTTEN_SECONDS: Final = 3.0
 """So often it is asked whether a task is still paused, which an answer to its pause does not tell."""
 BULK_ACTS: Final = ("cancel", "terminate", "pause", "resume", "rerun", "rerun", "migrate", "move")
@@ -45,7 +46,7 @@ class Operators:
         """One act after the other, each begun before the time is over and carried to its end."""
         acts: tuple[Callable[[], Awaitable[None]], ...] = (
             self._pause_workflow, self._pause_workflow, self._pause_queue, self._pause_tasks, self._pause_tasks,
-            self._bulk, self._bulk, self._bulk, self._bulk, self._deploy, self._deploy,
+            self._bulk, self._bulk, self._bulk, self._bulk, self._deploy, self._deploy, self._rerun,
         )  # fmt: skip
         while (left := until - time.monotonic()) > 0:
             await asyncio.sleep(min(left, self._draw.uniform(*EVERY_SECONDS)))
@@ -127,6 +128,18 @@ class Operators:
         picked = self._draw.sample(known, min(len(known), 3 if act in ("cancel", "terminate") else 10))
         if picked:
             await self._ask_bulk(act, run_ids=picked)
+
+    async def _rerun(self) -> None:
+        """Runs that have just ended, however: a task and all that is behind it, or what failed; some asked twice."""
+        found = await self._driver.items("/runs?limit=200&filter=is:ended+started:>=-60s")
+        ended = [run for run in found if run["workflow"] in CONTROLLED]
+        tasks = {workflow["name"]: list(workflow["tasks"]) for workflow in WORKFLOWS}
+        for run in self._draw.sample(ended, min(len(ended), RERUNS_AT_ONCE)):
+            chosen = [self._draw.choice(tasks[run["workflow"]])] if self._draw.random() < 0.7 else []
+            body = {"reason": "chaos", "tasks": chosen, "row_version": run["row_version"]}
+            again = ("rerun", "POST", f"/runs/{run['run_id']}/rerun", body)
+            times = 2 if self._draw.random() < 0.3 else 1
+            await asyncio.gather(*(self._ask(*again, run_id=run["run_id"]) for _ in range(times)))
 
     async def _ask_bulk(self, act: str, **which: Any) -> None:
         """The reason names the bulk, so that the oracle finds what was asked for it."""
