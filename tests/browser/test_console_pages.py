@@ -367,3 +367,16 @@ def test_columns_are_picked_and_kept_in_the_address_and_the_browser(console: Con
     console.open("/runs?columns=status")
     expect(heads).to_have_text(["", "Status", "Run"])
     expect(page.locator(f"[data-row='{run_id}']")).to_be_visible()
+
+
+def test_a_row_is_as_wide_as_its_columns_where_the_window_is_not(console: Console, engine: Engine) -> None:
+    run_id = engine.start("lonely")
+    page = console.open("/runs?columns=status,version,tasks,trigger,created,took,ended,deadline,priority,labels")
+    page.set_viewport_size({"width": 760, "height": 700})
+    row = page.locator(f"[data-row='{run_id}']")
+    expect(row).to_be_visible()
+    ends = "(each) => [each, each.lastElementChild].map((one) => one.getBoundingClientRect().right)"
+    whole, last = row.evaluate(ends)
+    assert whole >= last, "the last column hangs out of its row"
+    assert whole == page.locator(".faceted .table-head").evaluate(ends)[0]
+    page.set_viewport_size({"width": 1440, "height": 900})
