@@ -664,8 +664,10 @@ class Runs(RuleBasedStateMachine):
         assert after.attempt >= before.attempt
         if before.status not in TERMINAL:
             return
-        assert isinstance(event, Replayed | Reran | Supplied), "a terminal state was left"
-        if isinstance(event, Reran):
+        assert isinstance(event, Replayed | Reran | Supplied | Migrated), "a terminal state was left"
+        if isinstance(event, Migrated):
+            assert is_failed_still(before, after), "a move changed more than the doubt of what had failed"
+        elif isinstance(event, Reran):
             assert after.status not in TERMINAL or after.token >= before.token
         elif isinstance(event, Supplied) and index == event.task:
             assert (before.status, after.status) == (TaskStatus.FAILED, TaskStatus.COMPLETED)
