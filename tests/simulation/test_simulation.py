@@ -40,8 +40,8 @@ PLANTED: Final = (
     "letter-outlives-its-rerun",
 )
 OF_WORKFLOWS = {
-    "B08-failure-without-ownership": "fan,linear,diamond",
-    "no-fence-at-the-effect": "exclusive,manual,reconcile",
+    "B08-failure-without-ownership": "map",
+    "no-fence-at-the-effect": "exclusive,fail_fast",
     "start-counts-without-its-lock": "dropped,limited,replaced",
     "key-lost-with-its-row": "narrow",
     "rerun-repeats-blindly": "manual,reconcile",
