@@ -129,8 +129,9 @@ class Transport:
         """Run a body on all that waits for a topic; after an error, or on a stop, begin nothing more."""
         pace = self._paces[topic]
         while True:
-            if (seconds := pace.left) > 0:
-                await asyncio.sleep(seconds)
+            # Also where there is nothing to wait for: a body that never waits would have the loop for itself while more
+            # comes, and neither another topic nor a sweep would have its turn.
+            await asyncio.sleep(max(0.0, pace.left))
             if self._closing or (batch := self._inbox.take(topic)) is None:
                 return
             pace.begun(len(batch))

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from streams.broker import Answer
 from streams.broker import Broker as KafkaAnswers
 from streams.membership import Membership, Rebuild, Watchdog
-from streams.transport import Batch, run
+from streams.transport import Batch, Transport, run
 
 Host = Literal["faust", "plain"]
 
@@ -555,3 +555,30 @@ def test_a_rebuild_that_did_not_help_is_repeated_after_twice_the_time() -> None:
             rebuilt_at.append(second)
             watchdog.forget()
     assert rebuilt_at == [20, 62, 144]
+
+
+async def test_a_body_that_never_waits_leaves_others_their_turn_while_records_come() -> None:
+    async def lease(topic: str, topic_id: str, partitions: list[int]) -> dict[int, tuple[int, int | None]]:
+        return {}
+
+    transport = Transport(bootstrap="127.0.0.1:1", group="g", topics=["t"], lease=lease, tell=lambda topic: None)
+    turns, applied = 0, 0
+
+    async def body(batch: Batch) -> None:
+        nonlocal applied
+        applied += 1
+        if applied < 100:
+            transport._inbox.put([Batch("t", "id", {0: []}, {0: 1})])
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    beside = asyncio.create_task(other())
+    transport._inbox.put([Batch("t", "id", {0: []}, {0: 1})])
+    await transport.apply("t", body)
+    beside.cancel()
+    assert applied == 100
+    assert turns >= applied - 1
