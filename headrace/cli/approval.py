@@ -1,6 +1,7 @@
 """`headrace approvals`, `approve`, `reject`, `comment`, `delegate`: decisions that runs wait for."""
 
 import json
+import re
 from typing import Annotated, Any, Literal
 
 import typer
@@ -13,7 +14,7 @@ from headrace.cli.following import TASKS_MAX
 from headrace.cli.run_id import find_run, is_run_id, short
 from headrace.cli.terminal import Terminal, ago, table
 from headrace.cli.value import read_json
-from headrace.errors import ConflictError, NotFoundError
+from headrace.errors import ConflictError, ForbiddenError, NotFoundError
 
 CODES = (
     "Exit codes: 0 accepted, 1 it is for others, or the form was refused, 2 bad options, 3 no such run, task or "
@@ -153,7 +154,12 @@ def _decide(
     approval_id = find_approval(api, target, task)
     given = {"comment": comment or None, "form": form}
     body = {key: value for key, value in given.items() if value is not None}
-    approval = api.post(f"/approvals/{approval_id}/{decision}", body)
+    try:
+        approval = api.post(f"/approvals/{approval_id}/{decision}", body)
+    except ForbiddenError as e:
+        if role := re.search(r"\brole:([^\s,]+)", e.message):
+            raise ForbiddenError(f"{e.message}\nif it is a role of yours, say so: --role {role[1]}") from None
+        raise
     terminal.show(approval, lambda: _outcome(approval))
 
 

@@ -113,3 +113,10 @@ def test_a_form_is_given_by_its_keys_or_as_json(given: list[str] | None, form: A
 def test_what_is_no_form_is_refused(given: list[str]) -> None:
     with pytest.raises(BadParameter):
         read_form(given)
+
+
+def test_who_is_refused_for_a_role_is_told_how_to_say_that_they_have_it(asking: FakeApi) -> None:
+    refused = problem(403, "HR-1017", "tester is not among those who may decide: role:sales, ada")
+    asking.answers[f"POST /approvals/{ID}/approve"] = refused
+    result = headrace("approve", RUN_ID, "-t", "ask")
+    assert (result.exit_code, "--role sales" in result.stderr) == (1, True)
