@@ -406,12 +406,16 @@ class Checker:
         """A map has counted the items that there are, each once, and its output has one place for each."""
         tables = self._scene.postgres.tables
         items: defaultdict[tuple[bytes, int], Counter[str]] = defaultdict(Counter)
+        begun = Counter[tuple[bytes, int]]()
+        """Without those that a rerun put back, as of a map that never came to start over."""
         for (run_id, index), task in tables["task"].items():
             if is_item(index):
-                items[run_id, index // ITEMS_MAX - 1][task["status"]] += 1
-        for place, states in items.items():
-            if tables["task"].get(place, {}).get("items") is None:
-                self.say(f"I9 task {_name(place)} is no map and has {sum(states.values())} items")
+                place = run_id, index // ITEMS_MAX - 1
+                items[place][task["status"]] += 1
+                begun[place] += task["status"] != "pending" or bool(task["due_at"] or task["withheld"])
+        for place, number in begun.items():
+            if number and tables["task"].get(place, {}).get("items") is None:
+                self.say(f"I9 task {_name(place)} is no map and has {number} items")
         for place, task in tables["task"].items():
             if task["items"] is None:
                 continue
