@@ -5,8 +5,8 @@ agent decides. Any number of processes may sweep: rows are claimed with SKIP LOC
 second time. An event said here stands in the log behind every result that was there before, so a sweep never overtakes
 an answer that only waits to be read.
 
-Sweeps that are quick share a connection (`Lane`). Those that wait for Kafka or look through tables do so where nothing
-waits for them that is to be in time.
+Sweeps that are alike in what they may have to wait for share a connection (`Lane`): those that ask Kafka, or the object
+store, or look through tables, keep nobody else waiting.
 """
 
 import asyncio
@@ -114,10 +114,9 @@ class Sweeps:
         beat = max(0.1, self._lease / 10)
         pauses, queues = Pauses(self._store), QueuePauses(self._store)
         bulk, retention = Bulk(self._store, self._plans, self._topics), Retention(self._retention_days)
-        timers, turns, sessions, lost, requests, upkeep = (Lane(self._store.settings.postgres) for _ in range(6))
+        timers, turns, sessions, requests, kafka, upkeep = (Lane(self._store.settings.postgres) for _ in range(6))
         follow = [self._loop(sessions, "strays", self._stop_strays, _pause(beat))] if self._fails_over else []
         stuck = [self._loop(requests, "stuck", self._stuck, _pause(1.0))] if self._hand_over_seconds else []
-        objects = [] if self._objects is None else [Objects(self._objects)]
         return [
             self._loop(timers, "timers", self._timers, lambda: self._until_timer_of(timers)),
             self._loop(turns, "slots", self._slots, self._until_slot),
@@ -127,20 +126,26 @@ class Sweeps:
             *follow,
             self._loop(sessions, "ticks", self._ticks, _pause(beat)),
             self._loop(sessions, "sessions", self._sessions, _pause(beat)),
-            self._loop(lost, "lost", self._lost, _pause(max(0.5, self._lease / 6))),
             *stuck,
             self._loop(requests, "requests", self._requests, _pause(1.0)),
             self._loop(requests, "signals", self._signals, self._until_keys),
             self._loop(requests, "approvals", self._approvals, _pause(1.0)),
             self._loop(requests, "bulk", bulk.act, bulk.until_due),
             self._loop(requests, "pauses", pauses.align, pauses.until_due),
+            self._loop(kafka, "lost", self._lost, _pause(max(0.5, self._lease / 6))),
+            self._loop(kafka, "topics", self._make_topics, _pause(2.0)),
+            self._loop(kafka, "replayed records", bulk.note_published, _pause(5.0)),
             self._loop(upkeep, "vanished", self._vanished, _pause(max(1.0, self._lease / 2))),
-            self._loop(upkeep, "topics", self._make_topics, _pause(2.0)),
             self._loop(upkeep, "counters", self._counters, _pause(2.0)),
             self._loop(upkeep, "retention", retention.purge, retention.until_due),
-            self._loop(upkeep, "replayed records", bulk.note_published, _pause(5.0)),
-            *(self._loop(upkeep, "objects", each.purge, each.until_due) for each in objects),
+            *self._object_sweep(),
         ]
+
+    def _object_sweep(self) -> list[Loop]:
+        if self._objects is None:
+            return []
+        objects = Objects(self._objects)
+        return [self._loop(Lane(self._store.settings.postgres), "objects", objects.purge, objects.until_due)]
 
     def expect_timer(self, due_at: int) -> None:
         """A timer was set in this process: look before the next tick."""

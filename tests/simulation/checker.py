@@ -157,9 +157,8 @@ class Checker:
             before_it = self._scene.postgres.tables["run"].get(key[:1])
             if before_it is None or before_it["control"] & WITHHOLDS:
                 self.say(f"I25 task {_name(key)} was handed out, and its run is paused, or waits for its permit")
-        has_begun = before is not None and before["status"] not in (*ENDS, "pending")
-        is_held_back = before is not None and (before["withheld"] or before["due_at"])
-        if is_compensation(key[1]) and not has_begun and not is_held_back:  # what has begun goes on
+        goes_on = before is not None and before["status"] not in ENDS and not _is_untouched(before)
+        if is_compensation(key[1]) and not goes_on:
             self._see_undone(key, transaction)
 
     def _see_undone(self, key: Any, transaction: Transaction) -> None:
@@ -374,8 +373,7 @@ class Checker:
         for (run_id, index), task in tables["task"].items():
             if is_compensation(index):
                 undone[run_id].append(task["status"])
-            is_out = task["status"] != "pending" or task["due_at"] or task["withheld"]
-            is_later = is_compensation(index) and not is_out
+            is_later = is_compensation(index) and _is_untouched(task)
             if index < ITEMS_MAX or (task["status"] not in ENDS and not is_later):
                 states[run_id][task["status"]] += 1
         for (run_id,), run in tables["run"].items():
@@ -412,7 +410,7 @@ class Checker:
             if is_item(index):
                 place = run_id, index // ITEMS_MAX - 1
                 items[place][task["status"]] += 1
-                begun[place] += task["status"] != "pending" or bool(task["due_at"] or task["withheld"])
+                begun[place] += not _is_untouched(task)
         for place, number in begun.items():
             if number and tables["task"].get(place, {}).get("items") is None:
                 self.say(f"I9 task {_name(place)} is no map and has {number} items")
@@ -527,7 +525,9 @@ class Checker:
         says the same."""
         tables = self._scene.postgres.tables
         known = {row["run_id"] for row in tables["child_run"].values()}
-        cancelled = {row["run_id"] for row in tables["inbox"].values() if row["kind"] == "cancelled"}
+        # What was terminated and rerun in part has ended as cancelled.
+        asked = ("cancelled", "terminated")
+        cancelled = {row["run_id"] for row in tables["inbox"].values() if row["kind"] in asked}
         if len(known) < len(tables["child_run"]):
             self.say("I1 two requests have one run")
         for (run_id,), run in tables["run"].items():
@@ -674,6 +674,11 @@ def derive(total: int, states: Counter[str], attention: bool, control: int, undo
 
 def _name(key: Any) -> str:
     return "/".join(one.hex()[-6:] if isinstance(one, bytes) else str(one) for one in key)
+
+
+def _is_untouched(task: Row) -> bool:
+    """Nothing but the graph makes it begin: it has not begun yet, or is as if it had not."""
+    return task["status"] == "pending" and not task["due_at"] and not task["withheld"]
 
 
 def _code(attempt: Row) -> str:

@@ -31,6 +31,7 @@ class Ledger:
         """Names of tasks whose bodies must not overlap."""
         self._running: dict[tuple[str, str], dict[int, Process]] = {}
         self._newest: dict[tuple[str, str], int] = {}
+        self._refused: dict[tuple[str, str], int] = {}
 
     def begin(self, run_id: str, task: str, token: int, *, is_exclusive: bool) -> None:
         self.begun[run_id, task, token] += 1
@@ -55,8 +56,18 @@ class Ledger:
         self._running.get((run_id, task), {}).pop(token, None)
         self._sim.note("body", f"{run_id[-6:]} {task}#{token} {outcome}")
 
+    def ask(self, key: str, run_id: str, task: str) -> bool:
+        """Whether this effect was made. If not, what had begun until now is refused from here on: who asks is about to
+        say that it did not happen, and a body that is frozen may not make it so afterwards."""
+        if key not in self.effects:
+            self._refused[run_id, task] = self._newest.get((run_id, task), 0)
+        return key in self.effects
+
     def call(self, key: str, run_id: str, task: str, token: int, attempt: int, *, is_guarded: bool) -> None:
-        """Make an effect so; once, however often it is called with this key. is_guarded: right behind `ctx.effect`."""
+        """Make an effect so; once, however often it is called with this key. is_guarded: right behind `ctx.effect`.
+        Raises RuntimeError for a hand-out that is refused."""
+        if token <= self._refused.get((run_id, task), -1):
+            raise RuntimeError("refused: a person was told that it did not happen")
         call = Call(key, run_id, task, token, attempt, self._sim.now)
         self.calls.append(call)
         self.effects.setdefault(key, call)

@@ -426,7 +426,7 @@ class Client:
 
     async def _resolve(self, connection: Any, run_id: UUID, task: int) -> None:
         name = self._scene.task_name(run_id.bytes, task)
-        is_done = effect_key(str(run_id), name) in self._scene.ledger.effects
+        is_done = self._scene.ledger.ask(effect_key(str(run_id), name), str(run_id), name)
         outcome: Any = "happened" if is_done else sim().random.choice(["did_not_happen", "fail"])
         with suppress(ConflictError, NotFoundError):
             output = b'{"said": "so"}' if is_done else None
