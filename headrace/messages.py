@@ -212,7 +212,7 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", tag_field="kind", omit_defaults
     slots: int = 0
     draining: bool = False
     ended: bool = False
-    """The last message of a session that stopped in order; it holds nothing."""
+    """The last message of a session that stopped in order, or fenced itself: nobody will answer for what it lists."""
     library: str = ""
     """Version of the headrace library in that process."""
     details: list[tuple[str, int, int, msgspec.Raw]] = []

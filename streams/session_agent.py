@@ -90,7 +90,7 @@ class SessionAgent:
                 [b.worker for b in beats],
                 [msgspec.json.encode(b.queues).decode() for b in beats],
                 [b.slots for b in beats],
-                [len(b.held) for b in beats],
+                [0 if b.ended else len(b.held) for b in beats],
                 [b.library for b in beats],
                 [b.seq for b in beats],
                 [b.draining for b in beats],

@@ -595,8 +595,9 @@ def _has_ended_item(run: RunState, place: int) -> bool:
 
 def items_chosen(plan: Plan, run: RunState, tasks: Sequence[int], chosen: Sequence[int]) -> dict[int, frozenset[int]]:
     """Maps of which a rerun takes items only, and which of them; none where those are meant that failed. A map that is
-    named itself, or that is behind something that runs again, starts over."""
+    named itself, that is behind something that runs again, or that another version puts elsewhere, starts over."""
     behind = {after for index in chosen for after in plan.tasks[index].dependants}
+    behind.update(index for index in chosen if _is_elsewhere(plan, run, index))
     if not tasks:
         return {index: frozenset() for index in chosen if index not in behind and is_reopened(run, index)}
     over = behind.union(place for place in tasks if not is_item(place))
@@ -605,6 +606,14 @@ def items_chosen(plan: Plan, run: RunState, tasks: Sequence[int], chosen: Sequen
         if is_item(place) and task_of(place) not in over and _has_ended_item(run, place):
             named.setdefault(task_of(place), set()).add(place)
     return {index: frozenset(places) for index, places in named.items()}
+
+
+def _is_elsewhere(plan: Plan, run: RunState, index: int) -> bool:
+    """In a version with other needs of it: whether it may run goes by those."""
+    if plan is run.plan or index >= len(run.plan.tasks):
+        return False
+    now, before = plan.tasks[index], run.plan.tasks[index]
+    return (now.needs, now.join) != (before.needs, before.join)
 
 
 def _runs_again_behind(plan: Plan, run: RunState, index: int) -> bool:

@@ -98,7 +98,7 @@ def outputs_of(plan: Plan, run: RunState, draft: Transition) -> Callable[[str], 
 
 
 def render_input(plan: Plan, run: RunState, draft: Transition, index: int, task: TaskState) -> bytes:
-    """The input of the task's body. Raises PayloadError."""
+    """The input of the task's body; of a map, the list of its items. Raises PayloadError."""
     spec = plan.at(index)
     if task.input is not None:
         return task.input
@@ -107,6 +107,8 @@ def render_input(plan: Plan, run: RunState, draft: Transition, index: int, task:
     if index >= ITEMS_MAX:
         items = item_counts(run, draft, task_of(index)).items
         return spec.render_item(run.input, outputs_of(plan, run, draft), items, item_of(index) or 0)
+    if spec.map is not None:
+        return spec.map.over.render(run.input, outputs_of(plan, run, draft))
     if spec.template is None:
         return run.input
     if spec.repeat is not None:

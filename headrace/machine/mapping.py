@@ -6,7 +6,7 @@ import msgspec
 
 from headrace.errors import PayloadError
 from headrace.machine.actions import Abort, CloseLetter, EndAttempt, KeepOutput, Transition
-from headrace.machine.draft import at_rest, bury, clear_timer, count_items, item_counts, outputs_of, put, withhold
+from headrace.machine.draft import at_rest, bury, clear_timer, count_items, item_counts, put, render_input, withhold
 from headrace.machine.effect import ask_policy, is_in_doubt, may_have_had
 from headrace.machine.handout import hand_out
 from headrace.machine.join import unskip, untouched_again
@@ -48,10 +48,9 @@ def begin_map(plan: Plan, run: RunState, draft: Transition, index: int, task: Ta
     """WAITING for its items under the next token. A list that cannot be read fails it, and uses the token up."""
     if draft.control & HOLDS and is_held(run, draft, index):
         return withhold(run, draft, index, task, "body")
-    spec, token = plan.tasks[index].map, run.next_token(task)
-    assert spec is not None
+    token = run.next_token(task)
     try:
-        given = task.input if task.input is not None else spec.over.render(run.input, outputs_of(plan, run, draft))
+        given = render_input(plan, run, draft, index, task)
         items = read_list(given)
     except PayloadError as e:
         unread = msgspec.structs.replace(task, token=token)

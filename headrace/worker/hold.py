@@ -369,8 +369,10 @@ class Hold:
         return list(self._held.values())
 
     def describe(self, seq: int, *, ended: bool) -> Heartbeat:
+        """What its session holds; the last one lists what nobody will answer for, so that it goes to others at once and
+        not when it was unlisted for a lease."""
         session = self.session
-        held = [] if ended else [attempt for attempt in self.held() if attempt.stop is not Stop.FENCED]
+        held = [attempt for attempt in self.held() if ended or attempt.stop is not Stop.FENCED]
         return Heartbeat(
             session=session.id,
             worker=self._worker,

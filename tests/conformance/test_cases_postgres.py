@@ -161,6 +161,21 @@ async def test_b07_a_delay_lives_in_the_timer_table_and_in_no_worker(world: Worl
     assert world.hand_outs(run_id) == [("a", 1, 1), ("a", 2, 2)]
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_b42_what_a_fenced_worker_let_go_of_goes_to_another_at_once(world: World, has_begun: bool) -> None:
+    run_id, session = await world.start(ONE), new_session()
+    await world.settle()
+    world.beat(session, 1)
+    world.beat(session, 2, (run_id, 0, 1), ended=True)
+    if has_begun:
+        await world.begin(run_id, session)
+    await world.settle()
+    assert await world.one.sweep("sessions") == 1, "nobody waits until it was unlisted for a lease"
+    await world.settle()
+    assert world.hand_outs(run_id) == [("a", 1, 1), ("a", 2, 2) if has_begun else ("a", 1, 2)]
+    assert world.query("SELECT held FROM worker_session") == [(0,)]
+
+
 async def test_b08_nothing_that_a_frozen_worker_says_when_it_wakes_is_written(world: World) -> None:
     run_id, frozen = await held(world)
     world.let_expire(frozen)

@@ -432,6 +432,8 @@ async def test_b42_a_lost_lease_fences_the_worker_which_reports_nothing_and_goes
         await engine.until(lambda: worker.session_id != first)
         await engine.until(lambda: sorted(gate.seen) == ["FencedError", "cancelled"])
         await engine.until(lambda: [h for h in engine.heartbeats if h.session == first and h.ended])
+        (last,) = [h for h in engine.heartbeats if h.session == first and h.ended]
+        assert sorted(last.held) == sorted((run, 0, 1) for run in runs), "nobody would know what it let go of"
         assert isinstance(await engine.answer(engine.command("echo")), Succeeded)
         assert all(isinstance(event, Started) for run in runs for event in engine.of(run))
         assert (worker.stats.fences, worker.stats.dropped) == (1, 2)

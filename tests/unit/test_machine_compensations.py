@@ -524,16 +524,19 @@ def test_of_a_task_with_a_policy_what_is_said_of_its_effect_counts(effect: Effec
         assert trial.told[-1] == Dispatch(compensation_of(0), 1, 1, b'{"input":%b,"output":7}' % INPUT)
 
 
-def test_what_cannot_be_told_at_the_rerun_is_a_dead_letter_when_it_is_to_be_undone():
+@pytest.mark.parametrize("is_map", [False, True], ids=["task", "map"])
+def test_what_cannot_be_told_at_the_rerun_is_a_dead_letter_when_it_is_to_be_undone(is_map: bool):
     plan_of_undo = compile_template({"booking": "${{ task.output.id }}"}, OF_A_COMPENSATION)
-    trial = Trial(task("a", undo="undo"))
-    trial.plan.tasks[0].compensation.template = plan_of_undo  # type: ignore[union-attr, misc]
-    assert trial.succeed("a", b"{}")
-    assert _rerun(trial, "a")
+    options: dict[str, Any] = {"over": [1], "template": "${{ item }}"} if is_map else {}
+    trial = Trial(task("before"), task("a", "before", undo="undo", **options))
+    trial.plan.tasks[1].compensation.template = plan_of_undo  # type: ignore[union-attr, misc]
+    assert trial.succeed("before")
+    assert trial.succeed("a.0" if is_map else "a", b"{}")
+    assert _rerun(trial, "before")
     trial.restart()
-    assert trial.fail("a", HOPELESS)
+    assert trial.fail("before", HOPELESS)
     assert trial.status is RunStatus.COMPENSATION_FAILED
-    assert any(isinstance(action, BuryTask) and action.task == compensation_of(0) for action in trial.told)
+    assert any(isinstance(action, BuryTask) and action.task == SUBJECT for action in trial.told)
 
 
 # == what people do ===================================================================================================

@@ -6,7 +6,7 @@ from headrace.machine import Abort, CloseLetter, Dispatch, KeepOutput, Park, Rer
 from headrace.machine.place import place_of
 from headrace.machine.plan import Effect, Failures, Join
 from headrace.machine.rerun import Foreseen, foresee
-from tests.unit.machine_model import DOUBTFUL, HOPELESS, SECOND, Trial, task
+from tests.unit.machine_model import DOUBTFUL, HOPELESS, SECOND, Trial, plan_of, task
 from tests.unit.test_machine_maps import handed_out, mapped
 
 MAP = 1
@@ -44,6 +44,21 @@ def failed(items: int = 5, *bad: int, failures: Failures = "finish", **options: 
             assert trial.claim(f"map.{item}")
         assert trial.fail(f"map.{item}", HOPELESS) if item in bad else trial.succeed(f"map.{item}", b"%d" % item)
     return trial
+
+
+# == on another version ================================================================================================
+@pytest.mark.parametrize("name", ["", "map.1"])
+def test_a_map_that_another_version_puts_behind_other_tasks_starts_over_by_their_ends(name: str):
+    skipped = task("skipped", condition="false")
+    trial = Trial(task("before"), task("map", "before", over=[1, 2], failures="finish"), skipped)
+    assert trial.succeed("before")
+    assert trial.succeed("map.0")
+    assert trial.fail("map.1", HOPELESS)
+    new = plan_of(
+        task("before"), task("map", "before", "skipped", over=[1, 2], failures="finish"), skipped, version_id=1
+    )
+    assert trial.tell(Reran(trial.run.row_version, (trial.place(name),) if name else (), plan=new))
+    assert trial.states == {"before": "completed", "map": "skipped", "skipped": "skipped"}
 
 
 # == what failed =======================================================================================================

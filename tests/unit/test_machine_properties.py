@@ -521,6 +521,7 @@ class Runs(RuleBasedStateMachine):
         self.has_replayed |= isinstance(event, Replayed | Reran | Supplied)
         if transition.plan is not None:
             self._doubt_what_was_idempotent(transition.plan)
+            self._trust_what_is_idempotent(transition.plan)
         if isinstance(event, Reran):
             self._run_again(event, transition)
         if isinstance(event, Resumed) and event.scope == AWAITS_PERMIT:
@@ -575,6 +576,13 @@ class Runs(RuleBasedStateMachine):
             is_strict = self.plan.at(place).effect == "idempotent" != new.at(place).effect
             if is_strict and not state.is_between_rounds and not self._is_asked_about(place):
                 self.store.in_doubt.add(place)
+
+    def _trust_what_is_idempotent(self, new: Plan) -> None:
+        """From here on it may be repeated, whatever became of it; a question that was asked of it stays."""
+        for place in [*self.store.in_doubt]:
+            state = self.run.task(place)
+            if new.at(place).effect == "idempotent" and not state.lookups and not state.is_parked:
+                self.store.in_doubt.discard(place)
 
     def _is_asked_about(self, place: int) -> bool:
         return place in self.store.in_doubt or place in self.store.questions or self.run.task(place).lookups > 0
@@ -639,6 +647,7 @@ class Runs(RuleBasedStateMachine):
             is_sent |= after.withheld == "again"  # once its run has its permit
             if before.status is TaskStatus.COMPLETED and spec.compensation is not None:
                 self.stands |= {index} - self.store.refused
+            self.store.refused.discard(index)  # it is asked about anew
             is_past_policy = after.withheld == "body" and not after.lookups  # and waits for the permit of its run
             is_kept = is_item(index) and is_reopened and (after.withheld == "room" or is_past_policy)
             is_tried_again = has_told and (is_sent or is_kept or after.status in TERMINAL)
@@ -653,7 +662,11 @@ class Runs(RuleBasedStateMachine):
                 self.store.edited.pop(index, None)
             if index in event.tasks and event.input is not None:
                 self.store.edited[index] = event.input
-            if not is_tried_again and not is_sent and not is_reopened and spec.approval is not None:
+            is_asked_about = (
+                after.is_parked or after.lookups > 0
+            )  # by its policy: it is not asked for an approval again
+            goes_on = is_tried_again or is_sent or is_reopened or is_asked_about
+            if spec.approval is not None and not goes_on:
                 self.store.approved.discard(index)
 
     def _check_step(
