@@ -20,6 +20,7 @@ from benchmarks.processes import families
 CHROMIUMS: Final = ("chromium", "chromium-browser", "google-chrome")
 USABLE_SECONDS: Final = 120.0
 """After so long a page is not waited for."""
+LOWEST_PRIORITY: Final = 19
 WIDTH: Final = 1440
 HEIGHT: Final = 900
 
@@ -51,6 +52,7 @@ async ([selector, text, seconds]) => {
   }
   return Date.now();
 }"""
+_ASKED: Final = 'performance.getEntriesByType("resource").filter((one) => one.initiatorType === "fetch").length'
 _SCROLL_UNTIL_THERE: Final = """
 async (table, [selector, row, seconds]) => {
   window.pressedAt = performance.now();
@@ -100,6 +102,10 @@ class Window:
         """To a row: to the end of what is there, and on as more of it comes."""
         what.evaluate(_SCROLL_UNTIL_THERE, [fact.selector, row, USABLE_SECONDS])
         return self._until(fact)
+
+    def asked(self) -> int:
+        """How often the page has asked the API until now."""
+        return int(self.page.evaluate(_ASKED))
 
     def when(self, fact: Fact) -> float:
         """Milliseconds since 1970 when it first stands there."""
@@ -151,6 +157,15 @@ def driver_pid() -> int:
     """The process that drives the browser of this one; the browser is its child. 0: none."""
     mine = families([os.getpid()])[os.getpid()]
     return next((pid for pid in mine if b"playwright/driver" in _command_line(pid)), 0)
+
+
+def stand_back() -> None:
+    """The browser takes only what the engine leaves of this machine, as if it had one of its own: all of its threads,
+    and those that they start, at the lowest priority."""
+    for pid in families([driver])[driver] if (driver := driver_pid()) else []:
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                os.setpriority(os.PRIO_PROCESS, int(thread), LOWEST_PRIORITY)
 
 
 def _command_line(pid: int) -> bytes:

@@ -2,8 +2,9 @@
 on the page of a busy run and on the list of runs, both live; in turns, so that a machine that changes its pace changes
 both.
 
-The busy run goes on in both turns. The CPU of the browser is no cost of the engine and stands on a row of its own; but
-it is this machine's, so where all its cores are busy the browser takes away steps per second without making any dearer.
+The busy run goes on in both turns. The CPU of the browser is no cost of the engine, and stands on a row of its own: an
+operator looks on from another machine. Here it has the lowest priority, and takes what the engine leaves; how much it
+asked of the API is told, so that it can be seen that it went on.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ import httpx
 from playwright.sync_api import Browser
 
 from benchmarks.bench import Bench, Measurement
-from benchmarks.browser import Fact, driver_pid, logged_in, new_window, open_browser
+from benchmarks.browser import Fact, Window, driver_pid, logged_in, new_window, open_browser, stand_back
 from benchmarks.saturation import saturate
 from benchmarks.session import STEPS, Session
 from benchmarks.table import spread
@@ -47,6 +48,7 @@ def measure(session: Session) -> None:
     rows = [row for name in ("alone", "watched") for row in _rows(name, [one[name] for one in found])]
     browsers = [one["watched"]["cpu_us_per_step"].get(BROWSER, 0.0) for one in found]
     rows.append(("CPU us per step of the browser, not in the above", spread(browsers, 1)))
+    rows.append(("requests of the browser meanwhile", spread([one["watched"]["asked"] for one in found], 0)))
     rows += [(f"ratio of {name}, in turns", spread(of_one, 3)) for name, of_one in ratios.items()]
     title = f"{STEPS}-step workflow, saturated, {sizes.runs} runs x {sizes.repeat}, watched in a browser against not"
     medians = {name: statistics.median(of_one) for name, of_one in ratios.items()}
@@ -55,13 +57,17 @@ def measure(session: Session) -> None:
 
 def _turn(bench: Bench, runs: int, busy: str, browser: Browser | None) -> Measurement:
     with _busy_run(bench, busy) as run, contextlib.ExitStack() as watching:
-        others = {}
+        others, windows = {}, list[Window]()
         if browser is not None:
             context = watching.enter_context(logged_in(browser, bench))
-            new_window(context, bench).open(f"/runs/{run}", Fact(".timeline-row"))
-            new_window(context, bench).open("/runs", Fact(".table-row"))
+            windows = [new_window(context, bench) for _ in range(2)]
+            windows[0].open(f"/runs/{run}", Fact(".timeline-row"))
+            windows[1].open("/runs", Fact(".table-row"))
+            stand_back()
             others = {BROWSER: driver_pid()}
+        asked = sum(window.asked() for window in windows)
         found = saturate(bench, runs, others=others)
+        found["asked"] = sum(window.asked() for window in windows) - asked
         if not bench.one(_IS_OPEN, run=run):
             raise SystemExit("bench: the busy run has ended before W1 had; give it more steps")
         return found
