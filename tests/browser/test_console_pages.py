@@ -146,6 +146,8 @@ def test_a_second_tab_hears_the_stream_that_the_first_reads(console: Console, en
     second = page.context.new_page()
     second.goto(f"{engine.stack.api_url}/console/runs")
     expect(second.locator(".live")).to_contain_text("live")
+    expect(second.locator("main h1").first).to_be_visible()
+    expect(second.locator("main .bone")).to_have_count(0)  # so the list is from before the run
     run_id = engine.start("lonely")
     expect(second.get_by_role("button", name=re.compile("new run"))).to_be_visible()
     second.get_by_role("button", name=re.compile("new run")).click()
