@@ -160,10 +160,13 @@ def driver_pid() -> int:
 
 
 def stand_back() -> None:
-    """The browser takes only what the engine leaves of this machine, as if it had one of its own: all of its threads,
-    and those that they start, at the lowest priority."""
-    for pid in families([driver])[driver] if (driver := driver_pid()) else []:
-        with contextlib.suppress(OSError):
+    """Give the browser the lowest priority, all of its threads and those that they start: what the engine can use of
+    this machine comes first."""
+    driver = driver_pid()
+    if not driver:
+        return
+    for pid in families([driver])[driver]:
+        with contextlib.suppress(OSError):  # it has just ended
             for thread in os.listdir(f"/proc/{pid}/task"):
                 os.setpriority(os.PRIO_PROCESS, int(thread), LOWEST_PRIORITY)
 

@@ -3,8 +3,8 @@ on the page of a busy run and on the list of runs, both live; in turns, so that 
 both.
 
 The busy run goes on in both turns. The CPU of the browser is no cost of the engine, and stands on a row of its own: an
-operator looks on from another machine. Here it has the lowest priority, and takes what the engine leaves; how much it
-asked of the API is told, so that it can be seen that it went on.
+operator looks on from another machine. Here it shares the cores, at the lowest priority, and still makes what runs
+beside it dearer. How often it asked the API is told, so that it can be seen that it went on.
 """
 
 import contextlib

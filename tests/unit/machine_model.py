@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from headrace.expressions import OF_A_ROUND, OF_AN_ITEM, compile_condition, compile_template
+from headrace.expressions import OF_A_COMPENSATION, OF_A_ROUND, OF_AN_ITEM, compile_condition, compile_template
 from headrace.machine import (
     Action,
     Cancelled,
@@ -100,10 +100,12 @@ def task(
     start_within: int | None = None,
     repeat: RepeatPlan | None = None,
     undo: str | None = None,
+    undo_with: object = None,
 ) -> Spec:
     """One task of a plan. asks: it has an approval, or this one; with `run=None` it is nothing else. timeout: seconds.
     Under `effect="reconcile"` it has a lookup. over: it is a map.
-    deadline, start_within: microseconds. undo: the body of its compensation."""
+    deadline, start_within: microseconds. undo: the body of its compensation, and undo_with what
+    it is given."""
     variables = OF_AN_ITEM if over else OF_A_ROUND if repeat else ()
     options = {
         "run": run,
@@ -128,7 +130,16 @@ def task(
         else PoolPlan(
             pool, None if fairness_key is None else compile_template(fairness_key, OF_AN_ITEM if over else ())
         ),
-        "compensation": None if undo is None else TaskPlan(0, name, run=undo, retry=retry, timeout=timeout),
+        "compensation": None
+        if undo is None
+        else TaskPlan(
+            0,
+            name,
+            run=undo,
+            retry=retry,
+            timeout=timeout,
+            template=None if undo_with is None else compile_template(undo_with, OF_A_COMPENSATION),
+        ),
     }
     return Spec(name, needs, options)
 

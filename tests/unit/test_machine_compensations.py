@@ -526,10 +526,9 @@ def test_of_a_task_with_a_policy_what_is_said_of_its_effect_counts(effect: Effec
 
 @pytest.mark.parametrize("is_map", [False, True], ids=["task", "map"])
 def test_what_cannot_be_told_at_the_rerun_is_a_dead_letter_when_it_is_to_be_undone(is_map: bool):
-    plan_of_undo = compile_template({"booking": "${{ task.output.id }}"}, OF_A_COMPENSATION)
     options: dict[str, Any] = {"over": [1], "template": "${{ item }}"} if is_map else {}
-    trial = Trial(task("before"), task("a", "before", undo="undo", **options))
-    trial.plan.tasks[1].compensation.template = plan_of_undo  # type: ignore[union-attr, misc]
+    undo_with = {"booking": "${{ task.output.id }}"}
+    trial = Trial(task("before"), task("a", "before", undo="undo", undo_with=undo_with, **options))
     assert trial.succeed("before")
     assert trial.succeed("a.0" if is_map else "a", b"{}")
     assert _rerun(trial, "before")

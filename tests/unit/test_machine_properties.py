@@ -662,9 +662,7 @@ class Runs(RuleBasedStateMachine):
                 self.store.edited.pop(index, None)
             if index in event.tasks and event.input is not None:
                 self.store.edited[index] = event.input
-            is_asked_about = (
-                after.is_parked or after.lookups > 0
-            )  # by its policy: it is not asked for an approval again
+            is_asked_about = after.is_parked or after.lookups > 0  # by its policy, and not for an approval again
             goes_on = is_tried_again or is_sent or is_reopened or is_asked_about
             if spec.approval is not None and not goes_on:
                 self.store.approved.discard(index)
