@@ -198,7 +198,7 @@ def _rerun(prospect: Prospect, *, dry_run: bool) -> Rerun:
 
 def _again(run: StoredRun, plan: Plan, each: Foreseen) -> RerunTask:
     spec, state = plan.tasks[each.task], run.task(each.task)
-    key = None if spec.run is None else effect_key(run.key.decode(), spec.name, each.round)
+    key = None if spec.run is None else effect_key(run.key.decode(), spec.effect_name, each.round)
     key = None if spec.map is not None else key
     return RerunTask(spec.name, state.status, state.attempt, each.then, each.effect, each.protected_by, key, each.items)
 

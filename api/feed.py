@@ -27,13 +27,13 @@ from state.queries.run import PositionRow, count_tasks, list_positions
 LOOK_SECONDS: Final = 0.5
 RUNS_MAX: Final = 1_000
 """Open runs that are watched, newest first, and new ones in one look. More than a person can follow."""
-CHANGES_MAX: Final = 250
-"""Told by one look, of the newest runs; the others wait for the next one, and are told as they stand then. So being
-looked at costs a flood of runs no more than this, however many are under way."""
+CHANGES_MAX: Final = 100
+"""Told by one look, of the newest runs, and as many as a list shows; the others wait for the next one, and are told as
+they stand then. So being looked at costs a flood of runs no more than this, however many are under way."""
 WINDOW_SECONDS: Final = 10
 """Runs that began this recently are looked at also when they are over: a short one is never seen open."""
-BACKLOG_MAX: Final = 2_000
-"""Changes waiting for a slow reader; more are dropped, and it is told to read again."""
+BACKLOG_MAX: Final = 20
+"""Looks waiting for a slow reader; more are dropped, and it is told to read again."""
 REMEMBERED: Final = 2_000
 """Changes that can be told again to whoever was cut off."""
 LINGER_SECONDS: Final = 30.0
@@ -61,12 +61,16 @@ class Here(NamedTuple):
     id: str
 
 
+Heard = list[Change] | Gap | Here
+"""The changes of one look, together."""
+
+
 class RunFeed:
     """Looks only while somebody listens, and a while longer."""
 
     def __init__(self, database: Database, plans: Plans, namespace: str) -> None:
         self._database, self._plans, self._namespace = database, plans, namespace
-        self._listeners: set[asyncio.Queue[Change | Gap | Here]] = set()
+        self._listeners: set[asyncio.Queue[Heard]] = set()
         self._known: dict[UUID, int] = {}
         """Row version of each run that is watched, as it was told last; UNTOLD for one that is new."""
         self._is_first = True
@@ -75,11 +79,11 @@ class RunFeed:
         self._told: deque[Change] = deque(maxlen=REMEMBERED)
         self._left_at = 0.0
 
-    async def listen(self, after: str = "") -> AsyncGenerator[Change | Gap | Here | None]:
+    async def listen(self, after: str = "") -> AsyncGenerator[Heard | None]:
         """Changes from now on, or behind the one with this id; None after a while without any, so that the caller can
         do something else. Ends when it is closed.
         """
-        queue: asyncio.Queue[Change | Gap | Here] = asyncio.Queue(BACKLOG_MAX + REMEMBERED + 1)
+        queue: asyncio.Queue[Heard] = asyncio.Queue()
         if self._looking is None or self._looking.done():
             self._begin()
         for missed in self._since(after):
@@ -89,10 +93,10 @@ class RunFeed:
             while True:
                 try:
                     async with asyncio.timeout(LOOK_SECONDS):
-                        change: Change | Gap | Here | None = await queue.get()
+                        heard: Heard | None = await queue.get()
                 except TimeoutError:
-                    change = None
-                yield change
+                    heard = None
+                yield heard
         finally:
             self._listeners.discard(queue)
             self._left_at = time.monotonic()
@@ -111,7 +115,7 @@ class RunFeed:
         self._name, self._number = f"{time.time_ns() // 1_000_000:x}", 0
         self._looking = asyncio.create_task(self._look_on())
 
-    def _since(self, after: str) -> list[Change | Gap | Here]:
+    def _since(self, after: str) -> list[Heard]:
         """What came behind the change with this id, oldest first."""
         name, _, number = after.rpartition("-")
         if not after:
@@ -120,7 +124,7 @@ class RunFeed:
         missed = self._number - int(number) if is_known else -1
         if not 0 <= missed <= len(self._told):
             return [Gap(self._id)]
-        return [Here(after), *list(self._told)[len(self._told) - missed :]]
+        return [Here(after), list(self._told)[len(self._told) - missed :]]
 
     @property
     def _id(self) -> str:
@@ -176,11 +180,12 @@ class RunFeed:
         for run in runs:
             self._number += 1
             changes.append(Change(self._id, run))
+        if not changes:
+            return
         self._told.extend(changes)
         for queue in self._listeners:
-            if queue.qsize() + len(changes) < BACKLOG_MAX:
-                for change in changes:
-                    queue.put_nowait(change)
+            if queue.qsize() < BACKLOG_MAX:
+                queue.put_nowait(changes)
                 continue
             while not queue.empty():
                 queue.get_nowait()

@@ -1,9 +1,11 @@
 """How the tasks of a run passed their time: what a drawing of it needs, in one request for thousands of tasks."""
 
 from collections import defaultdict
+from datetime import timedelta
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
+from pydantic import AwareDatetime
 from starlette.responses import Response
 
 from api.answers import reply
@@ -19,6 +21,9 @@ from state.queries.console import SpanRow, StandingRow, list_spans, list_standin
 
 TASKS_MAX: Final = 2_000
 """On a page; a run of 10,000 tasks takes five."""
+COMMIT: Final = timedelta(seconds=2)
+"""A change carries the instant at which its transaction began, and can be seen once that has ended."""
+Since = Annotated[AwareDatetime | None, Query(description="Only tasks that changed behind this `at`")]
 
 router = APIRouter(tags=["tasks"])
 
@@ -29,23 +34,43 @@ async def list_spans_of_run(
     wired: Wired,
     limit: Annotated[int, Query(ge=1, le=TASKS_MAX, description="Tasks on a page")] = TASKS_MAX,
     page: PageToken = None,
+    since: Since = None,
 ) -> Response:
-    """Every task of the graph in its order with its attempts, and no payloads."""
+    """Every task of the graph in its order with its attempts, and no payloads.
+
+    With `since`, the `at` of an earlier answer, only tasks that changed behind it, and some that did not: what a
+    follower puts in place of what it has. A change whose transaction took longer than two seconds may be missing there,
+    so a follower reads all now and then.
+    """
     first = 0 if page is None else parse(page, ByInt).number + 1
     async with wired.database.reading() as connection:
         run = await find_run(wired, connection, parse_id(run_id, "run"))
         plan = await wired.plan(connection, run.version_id)
         at = await read_clock(connection)
-        standings = await list_standings(connection, run.run_id, first=first, end=first + limit)
-        rows = await list_spans(connection, run.run_id, first=first, end=first + limit)
+        if since is None:
+            specs = plan.tasks[first : first + limit]
+            rows = await list_standings(connection, run.run_id, first=first, end=first + limit, limit=limit)
+            spans = await list_spans(connection, run.run_id, first=first, end=first + limit)
+            is_last = first + len(specs) >= len(plan.tasks)
+        else:
+            begin = since - COMMIT
+            rows = await list_standings(
+                connection, run.run_id, first=first, end=len(plan.tasks), since=begin, limit=limit
+            )
+            tasks = [row.task for row in rows]
+            specs = tuple(plan.tasks[task] for task in tasks)
+            spans = (
+                await list_spans(connection, run.run_id, first=tasks[0], end=tasks[-1] + 1, tasks=tasks)
+                if tasks
+                else []
+            )
+            is_last = len(rows) < limit
     by_task: dict[int, list[SpanRow]] = defaultdict(list)
-    for row in rows:
-        by_task[row.task].append(row)
-    standing = {row.task: row for row in standings}
-    specs = plan.tasks[first : first + limit]
+    for span in spans:
+        by_task[span.task].append(span)
+    standing = {row.task: row for row in rows}
     items = [_task(spec, standing.get(spec.index), by_task[spec.index]) for spec in specs]
-    end = first + len(specs)
-    more = token(end - 1) if specs and end < len(plan.tasks) else None
+    more = token(specs[-1].index) if specs and not is_last else None
     return reply(SpanPage(items, more, at, len(plan.tasks)))
 
 

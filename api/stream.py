@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 
 from api.answers import encode
 from api.errors import RETRY_AFTER_SECONDS, Refusal
-from api.feed import Change, Gap, Here, summary
+from api.feed import Gap, Here, summary
 from api.identity import parse_id
 from api.openapi import stream
 from api.pinned import full_counts
@@ -170,14 +170,14 @@ async def _messages(
 
 
 async def _follow_all(wiring: Wiring, after: str) -> AsyncIterator[bytes]:
-    async with aclosing(wiring.feed.listen(after)) as changes:
-        async for change in changes:
-            match change:
+    async with aclosing(wiring.feed.listen(after)) as looks:
+        async for heard in looks:
+            match heard:
                 case None:
                     yield b""
-                case Here():  # no event: only where a reader that is cut off before the first one goes on
-                    yield f"id: {change.id}\n\n".encode()
-                case Gap():
-                    yield f"event: gap\nid: {change.id}\ndata: {{}}\n\n".encode()
-                case Change():
-                    yield message("run", change.run, change.id)
+                case Here(id=id_):  # no event: only where a reader that is cut off before the first one goes on
+                    yield f"id: {id_}\n\n".encode()
+                case Gap(id=id_):
+                    yield f"event: gap\nid: {id_}\ndata: {{}}\n\n".encode()
+                case changes:  # in one piece: a write for each would cost more than finding them
+                    yield b"".join(message("run", change.run, change.id) for change in changes)

@@ -13,6 +13,7 @@ from api.schemas.version import (
     Difference,
     Moves,
     PublishCheck,
+    Rename,
     RunsInFlight,
     RunVerdict,
     TaskChange,
@@ -72,6 +73,7 @@ def _tell_check(name: str, check: Check, then: Then) -> PublishCheck:
             list(check.difference.removed),
             [TaskChange(change.task, list(change.fields)) for change in check.difference.changed],
             list(check.difference.moved),
+            [Rename(*each) for each in check.difference.renamed],
         ),
         [_in_flight(each, "stays" if each.version == check.version else then) for each in check.in_flight],
         Moves(

@@ -68,9 +68,9 @@ class Context:
 
     @property
     def effect_key(self) -> str:
-        """Send it as the idempotency key of an outside call: the same for every attempt of this task, and another one
-        in the next round of a repeat."""
-        return effect_key(self.run_id, self.task, self.round)
+        """Send it as the idempotency key of an outside call: the same for every attempt of this task, also when it was
+        renamed meanwhile, and another one in the next round of a repeat."""
+        return effect_key(self.run_id, self._attempt.command.effect_name or self.task, self.round)
 
     @property
     def deadline(self) -> datetime | None:

@@ -84,6 +84,8 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     """`run` is the lookup: it tells what became of the effect of an attempt, and does nothing itself."""
     round: int | None = None
     """Which round of a repeat this is, from 0."""
+    effect_name: str = ""
+    """What its effect keys say, where that is not `name`: the task was renamed."""
     workflow: str = ""
     version: int = 0
     v: int = WIRE_VERSION

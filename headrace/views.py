@@ -47,6 +47,12 @@ class TaskChange(msgspec.Struct, frozen=True):
     fields: list[str]
 
 
+class Rename(msgspec.Struct, frozen=True):
+    task: str
+    was: str
+    """In the latest version."""
+
+
 class Difference(msgspec.Struct, frozen=True):
     """From the latest version to what is to be published."""
 
@@ -57,6 +63,8 @@ class Difference(msgspec.Struct, frozen=True):
     changed: list[TaskChange] = []
     moved: list[str] = []
     """Tasks that stand at another position."""
+    renamed: list[Rename] = []
+    """Tasks with another name and the same effect keys."""
 
 
 class Blocked(msgspec.Struct, frozen=True):

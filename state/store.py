@@ -172,7 +172,7 @@ class StoredRun(RunState):
         self.base = -1
         self.saved_version = row_version
         """The row_version that Postgres has."""
-        self.touched: dict[int, None] = {}
+        self.touched: dict[int, TaskState] = {}
         """Tasks changed since then."""
         self.outputs: dict[int, bytes] = {}
         """Outputs of touched tasks that stand with no attempt."""
@@ -470,6 +470,7 @@ class Rows:
             inline=spec.is_read or action.lookup,
             lookup=action.lookup,
             round=action.round,
+            effect_name=spec.was and run.plan.effect_name_of(action.task),
             workflow=run.plan.name,
             version=run.plan.version,
         )
@@ -668,13 +669,16 @@ class Rows:
         """The final state of every task that this transaction touched, once each, by the cheapest statement that
         fits."""
         is_lasting = run.plan.has_deadlines  # there a first hand-out may have a timer
-        for index in run.touched:
-            task = run.task(index)
-            is_first = task.token == run.token_floor + 1 and not task.attempt and not task.vanished
-            is_plain = task.input is None and not task.pool and not is_lasting
-            if task.status is TaskStatus.QUEUED and is_first and is_plain:
+        first = run.token_floor + 1
+        for index, task in run.touched.items():
+            status = task.status
+            if (
+                status is TaskStatus.QUEUED and task.token == first and not task.attempt and not task.vanished
+                and task.input is None and not task.pool and not is_lasting
+            ):  # fmt: skip
                 self.add("hand_out_tasks", run.run_id, index, task.token)
-            elif task.status is TaskStatus.COMPLETED and _answered(run, index):
+            elif status is TaskStatus.COMPLETED and index not in run.outputs and run.plan.at(index).is_answered:
+                # Its output stands with an attempt of its body.
                 self.add("complete_tasks", run.run_id, index, task.attempt, task.token)
             else:
                 self._save_task(run, index, task)
@@ -808,14 +812,9 @@ def microseconds_of(at: datetime | None) -> int | None:
 
 
 def _touch(run: StoredRun, transition: Transition) -> None:
-    run.touched.update(dict.fromkeys(transition.tasks))
+    run.touched.update(transition.tasks)
     if transition.maps is not None:
         run.counted.update(dict.fromkeys(transition.maps))
-
-
-def _answered(run: StoredRun, index: int) -> bool:
-    """Whether the output of a completed task stands with an attempt of its body."""
-    return run.plan.at(index).is_answered and index not in run.outputs
 
 
 def _bytes_of(id_: str) -> bytes:

@@ -28,6 +28,12 @@ class TaskChange(msgspec.Struct):
     """Those that say something else."""
 
 
+class Rename(msgspec.Struct):
+    task: str
+    was: str
+    """In the latest version."""
+
+
 class Difference(msgspec.Struct):
     """From the latest version to what is to be published."""
 
@@ -38,6 +44,8 @@ class Difference(msgspec.Struct):
     changed: list[TaskChange]
     moved: list[str]
     """Tasks that stand at another position."""
+    renamed: list[Rename]
+    """Tasks with another name and the same effect keys."""
 
 
 class Blocked(msgspec.Struct):

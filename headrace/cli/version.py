@@ -56,6 +56,7 @@ def _difference(difference: Document) -> str:
     said = {
         "added": difference["added"],
         "removed": difference["removed"],
+        "renamed": [f"{rename['was']} to {rename['task']}" for rename in difference["renamed"]],
         "changed": changes,
         "moved": difference["moved"],
         "of the workflow": difference["fields"],

@@ -61,6 +61,7 @@ class Builder:
         repeat: Repeat | Mapping[str, Any] | None = None,
         workflow: str | Child | Mapping[str, Any] | None = None,
         compensate: str | Compensate | Mapping[str, Any] | None = None,
+        was: str | None = None,
     ) -> "Builder":
         """Add a task; its position is its number. Fields as in YAML, with `_` after the names Python has taken."""
         if name in self._tasks:
@@ -68,7 +69,7 @@ class Builder:
         given = {"run": run, "if": if_, "with": with_, "retry": retry, "timeout": timeout, "approval": approval}
         given |= {"lookup": lookup, "wait": wait, "signal": signal, "map": map, "pool": pool, "compensate": compensate}
         given |= {"deadline": deadline, "start_within": start_within, "repeat": repeat}
-        given |= {"workflow": workflow}
+        given |= {"workflow": workflow, "was": was}
         fields = {key: _to_data(value) for key, value in given.items() if value is not None}
         self._tasks[name] = {**fields, "needs": needs, "join": join, "queue": queue, "exclusive": exclusive}
         self._tasks[name]["effect"] = effect

@@ -54,6 +54,7 @@ class GraphCheck:
             self._edges[name] = self._find_needs(name, task.get("needs"))
             self._check_join(name, task)
             self._check_child(name, task)
+        self._check_renames()
         order = self._sort()
         self._find_cycles(order)
         self._check_references(order)
@@ -101,6 +102,19 @@ class GraphCheck:
         if given is not None and given == self._data.get("name"):
             where: Path = ("tasks", name, "workflow")
             self._found.append((where, f"a workflow cannot start itself: {given} -> {given}"))
+
+    def _check_renames(self) -> None:
+        """Two tasks whose effects went by one name would have the same effect keys."""
+        whose = {name: name for name in self._all}
+        for name, task in self._tasks.items():
+            was = task.get("was")
+            if not isinstance(was, str):
+                continue
+            if was == name:
+                self._found.append((("tasks", name, "was"), f"is its name now: {name} needs no `was`"))
+            elif (other := whose.setdefault(was, name)) != name:
+                message = f"{other} has the effect keys of {was}: no two tasks of a workflow share them"
+                self._found.append((("tasks", name, "was"), message))
 
     def _suggest_task(self, name: str) -> str:
         return suggest(name, self._all) if len(self._found) < 20 else ""

@@ -237,6 +237,9 @@ class Task(Frozen):
     """Another workflow runs, as a run of its own; text: the name of the workflow."""
     compensate: Annotated[Compensate | None, BeforeValidator(body_only)] = None
     """What undoes it when its run fails or is cancelled; text: only the body."""
+    was: TaskName | None = None
+    """The name under which it was first published, once it is renamed: its effect keys go on to say that, so runs that
+    have begun it may be moved."""
 
     @model_validator(mode="after")
     def _does_something(self) -> "Task":

@@ -61,11 +61,11 @@ number is used again. It names the row_version of the run that the operator saw,
 task whose body began before may have had its effect: at its turn its policy is asked, as after an ambiguous end.
 
 A run stays on the version it began with, until an operator moves it while it is paused and nothing of it runs. What has
-ended stands. A task that was touched keeps its position, name and kind, so every row, timer and nonce keeps its
-meaning; all other joins are counted anew by the new graph, and what may begin is withheld. A move that meets an
-obstacle changes nothing but the history, which says what it was. Where the run was paused for its move only, that pause
-ends with it, whether it was moved or not. A rerun may bring another version along: what has ended keeps its place, name
-and kind there, what runs again goes by the new graph, and what that adds runs as well.
+ended stands. A task that was touched keeps its position, its kind and the name that its effect keys say, so every row,
+timer and nonce keeps its meaning; all other joins are counted anew by the new graph, and what may begin is withheld. A
+move that meets an obstacle changes nothing but the history, which says what it was. Where the run was paused for its
+move only, that pause ends with it, whether it was moved or not. A rerun may bring another version along: what has ended
+keeps its place, name and kind there, what runs again goes by the new graph, and what that adds runs as well.
 
 A signal is told to a run from outside, at any time, and is an event of that run like any other. The first task of the
 graph that waits for its name, and for its key if it has one, takes it and has completed. While none does, the run keeps

@@ -1,12 +1,13 @@
 """Moving a run in flight to another version: what stands in the way, and the move itself.
 
 A task is a number, its position in the graph, in every row, record, timer and nonce. So a task that was touched keeps
-its position: what was added stands behind it, and what was not touched may be anything. A touched task keeps its name,
-which is in its effect key, and its kind. The run is paused and nothing of it runs: no answer is under way that the new
-version would have to understand, and what newly may begin is withheld until somebody resumes the run.
+its position: what was added stands behind it, and what was not touched may be anything. A touched task keeps its kind,
+and the name that its effect keys say: one that is renamed says what it `was`. The run is paused and nothing of it runs:
+no answer is under way that the new version would have to understand, and what newly may begin is withheld until
+somebody resumes the run.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from headrace.machine.actions import RefuseMove, Transition
@@ -55,8 +56,9 @@ def _of_the_workflow(new: Plan, run: RunState) -> Iterator[Obstacle]:
 
 
 def _of_the_graph(new: Plan, run: RunState) -> Iterator[Obstacle]:
+    places = {task.effect_name: task.index for task in new.tasks}
     for index in sorted({task_of(place) for place in run.tasks} | run.paused):
-        if (why := _why_not(run, new, index)) is not None:
+        if (why := _why_not(run, new, places, index)) is not None:
             yield Obstacle(run.plan.tasks[index].name, why)
 
 
@@ -80,13 +82,15 @@ def _is_only_held(task: TaskState) -> bool:
     return task.withheld == "turn" and not task.token and task.input is None
 
 
-def _why_not(run: RunState, new: Plan, index: int) -> str | None:
+def _why_not(run: RunState, new: Plan, places: Mapping[str, int], index: int) -> str | None:
+    """places: of the new version's tasks, by the name in their effect keys."""
     if _is_only_held(run.task(index)) and index < len(new.tasks) and index not in run.paused:
         return None
     spec = run.plan.tasks[index]
-    moved = new.index.get(spec.name)
+    moved = places.get(spec.effect_name)
     if moved is None:
-        return f"it has begun, and version {new.version} has no such task"
+        hint = f": one that was only renamed says `was: {spec.effect_name}`"
+        return f"it has begun, and version {new.version} has no such task{hint}"
     if moved != index:
         return f"it has begun as task {index + 1}, and is task {moved + 1} now: add new tasks behind it"
     task, other = run.task(index), new.tasks[index]

@@ -313,7 +313,7 @@ class TaskPlan:
         "approval", "child", "claims", "cleans_up", "compensation", "condition", "deadline", "dependants", "each",
         "effect", "exclusive", "index", "is_answered", "is_chained", "is_plain", "is_read", "is_referenced", "join",
         "lookup", "map", "name", "needs", "pool", "queue", "quorum", "repeat", "retry", "run", "signal", "start_within",
-        "template", "timeout", "wait",
+        "template", "timeout", "wait", "was",
     )  # fmt: skip
 
     def __init__(
@@ -342,8 +342,11 @@ class TaskPlan:
         repeat: RepeatPlan | None = None,
         child: ChildPlan | None = None,
         compensation: "TaskPlan | None" = None,
+        was: str = "",
     ) -> None:
         self.index, self.name, self.run, self.needs, self.queue = index, name, run, needs, queue
+        self.was = was
+        """The name that its effect keys go on to say; empty: it was never renamed."""
         self.retry = retry or RetryPlan()
         self.timeout = timeout
         """Seconds."""
@@ -371,7 +374,7 @@ class TaskPlan:
         if map is not None:
             self.each = TaskPlan(
                 index, name, run=run, queue=queue, retry=retry, timeout=timeout, template=template,
-                exclusive=exclusive, effect=effect, lookup=lookup, pool=pool, start_within=start_within,
+                exclusive=exclusive, effect=effect, lookup=lookup, pool=pool, start_within=start_within, was=was,
             )  # fmt: skip
             self.each.is_referenced = True
         stops = (approval, condition, wait, signal, map, deadline, child)
@@ -387,6 +390,11 @@ class TaskPlan:
         self.is_chained = join == "all" and len(needs) == 1
         """Its one need decides about it: nothing is counted."""
         self.dependants: tuple[int, ...] = ()
+
+    @property
+    def effect_name(self) -> str:
+        """What its effect keys say. It stays when the task is renamed, so by it two versions mean the same task."""
+        return self.was or self.name
 
     def render_compensation(self, input: bytes, outputs: Outputs, given: bytes, answer: bytes | None) -> bytes:
         """What the body of a compensation is given: the input and the output of its task, unless the workflow says
@@ -513,10 +521,11 @@ class Plan:
 
     def name_of(self, place: int) -> str:
         """`charge`; `pages.17` for an item; `charge.compensate` for a compensation."""
-        name = self.tasks[task_of(place)].name
-        if place < ITEMS_MAX:
-            return name
-        return f"{name}.{item_of(place) if place < COMPENSATIONS_FROM else COMPENSATE}"
+        return _name_at(place, self.tasks[task_of(place)].name)
+
+    def effect_name_of(self, place: int) -> str:
+        """As `name_of`, by the name that its effect keys say."""
+        return _name_at(place, self.tasks[task_of(place)].effect_name)
 
     def find(self, name: str) -> int | None:
         """The place that `name_of` calls so."""
@@ -528,6 +537,12 @@ class Plan:
             return None if self.tasks[index].compensation is None else compensation_of(index)
         is_number = item.isascii() and item.isdecimal() and item == str(int(item)) and int(item) < ITEMS_MAX
         return place_of(index, int(item)) if is_number and self.tasks[index].each is not None else None
+
+
+def _name_at(place: int, name: str) -> str:
+    if place < ITEMS_MAX:
+        return name
+    return f"{name}.{item_of(place) if place < COMPENSATIONS_FROM else COMPENSATE}"
 
 
 def _compile_approval(approval: "Approval") -> ApprovalPlan:
@@ -629,6 +644,7 @@ def _compile_compensation(position: int, name: str, task: "Task") -> TaskPlan | 
         retry=_compile_retry(compensate.retry),
         timeout=None if compensate.timeout is None else compensate.timeout.total_seconds(),
         template=None if compensate.with_ is None else compile_template(compensate.with_, OF_A_COMPENSATION),
+        was=task.was or "",
     )
 
 
@@ -664,6 +680,7 @@ def compile_plan(workflow: "Workflow", *, version: int = 1, version_id: int = 0)
                 start_within=None if task.start_within is None else task.start_within // _MICROSECOND,
                 child=None if task.workflow is None else _compile_child(task.workflow),
                 compensation=_compile_compensation(position, name, task),
+                was=task.was or "",
             )
         )
     output = None if workflow.output is None else compile_template(workflow.output)

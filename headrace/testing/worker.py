@@ -108,7 +108,7 @@ class Worker:
             action.task, plan.name_of(action.task), name, action.attempt, action.token, nonce,
             msgspec.Raw(action.input), timeout=spec.timeout, exclusive=spec.exclusive,
             inline=spec.is_read or action.lookup, lookup=action.lookup, round=action.round,
-            workflow=plan.name, version=plan.version,
+            effect_name=spec.was and plan.effect_name_of(action.task), workflow=plan.name, version=plan.version,
         )  # fmt: skip
         attempt = _VirtualAttempt(run.run_id.encode(), command, self._clock.at)
         body = attempt.body = self._bodies[name]

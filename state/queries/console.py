@@ -118,16 +118,20 @@ async def read_clock(connection: Connection) -> datetime:
     return datetime.fromtimestamp(await fetch_one(connection, float, _SQL.text("read_clock")) or 0.0, UTC)
 
 
-async def list_spans(connection: Connection, run_id: UUID, *, first: int, end: int) -> list[SpanRow]:
-    """By task and token, of the tasks from `first` up to, without, `end`."""
-    return await fetch(
-        connection, SpanRow, _SQL.text("list_spans"), run_id=run_id, first=first, end=end, limit=SPANS_PER_TASK
-    )
+async def list_spans(
+    connection: Connection, run_id: UUID, *, first: int, end: int, tasks: list[int] | None = None
+) -> list[SpanRow]:
+    """By task and token, of the tasks from `first` up to, without, `end`; of these only, where `tasks` are given."""
+    given = {"run_id": run_id, "first": first, "end": end, "tasks": tasks, "limit": SPANS_PER_TASK}
+    return await fetch(connection, SpanRow, _SQL.text("list_spans"), **given)
 
 
-async def list_standings(connection: Connection, run_id: UUID, *, first: int, end: int) -> list[StandingRow]:
-    """By task; those never touched are missing."""
-    return await fetch(connection, StandingRow, _SQL.text("list_standings"), run_id=run_id, first=first, end=end)
+async def list_standings(
+    connection: Connection, run_id: UUID, *, first: int, end: int, since: datetime | None = None, limit: int
+) -> list[StandingRow]:
+    """By task; those never touched are missing. since: what changed from then on, and the maps and repeats."""
+    given = {"run_id": run_id, "first": first, "end": end, "since": since, "limit": limit}
+    return await fetch(connection, StandingRow, _SQL.text("list_standings"), **given)
 
 
 async def count_workers_of_queues(connection: Connection) -> list[QueueRow]:

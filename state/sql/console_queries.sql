@@ -1,23 +1,27 @@
 -- What only people look at: how a run passed its time, what the engine's parts last said, what became of records.
 
 -- name: list_spans
--- Attempts of one run that ended, of the tasks from %(first)s up to, without, %(end)s, by task and token; no payloads. At most %(limit)s,
--- the newest of each task.
+-- Attempts of one run that ended, of the tasks from %(first)s up to, without, %(end)s, of these only where %(tasks)s names some, by task and
+-- token; no payloads. At most %(limit)s, the newest of each task.
 SELECT task, token, attempt, outcome, worker, started_at, finished_at, ended_at, round
 FROM (
   SELECT *, row_number() OVER (PARTITION BY task ORDER BY token DESC) AS place
-  FROM attempt WHERE run_id = %(run_id)s AND task >= %(first)s AND task < %(end)s) AS numbered
+  FROM attempt
+  WHERE run_id = %(run_id)s AND task >= %(first)s AND task < %(end)s AND (%(tasks)s::int[] IS NULL OR task = ANY (%(tasks)s))) AS numbered
 WHERE place <= %(limit)s
 ORDER BY task, token;
 
 -- name: list_standings
 -- How the tasks of one run stand, without payloads; those never touched have no row. A RUNNING one began when its hand-out was claimed.
+-- With %(since)s only those that changed from then on, at most %(limit)s; and always the maps and repeats, whose counts change without them.
 SELECT t.task, t.status::text, t.attempt, t.token, t.due_at, t.changed_at, t.session_id, s.worker,
-       t.items, t.items_begun, t.items_completed, t.items_failed, t.rounds, t.deadline_at,
-       (SELECT u.status::text FROM task u WHERE u.run_id = t.run_id AND u.task = 200000000 + t.task) AS compensation
-FROM task t LEFT JOIN worker_session s ON s.session_id = t.session_id
+       t.items, t.items_begun, t.items_completed, t.items_failed, t.rounds, t.deadline_at, u.status::text AS compensation
+FROM task t
+LEFT JOIN task u ON u.run_id = t.run_id AND u.task = 200000000 + t.task
+LEFT JOIN worker_session s ON s.session_id = t.session_id
 WHERE t.run_id = %(run_id)s AND t.task >= %(first)s AND t.task < %(end)s
-ORDER BY t.task;
+  AND (%(since)s::timestamptz IS NULL OR t.changed_at >= %(since)s OR u.changed_at >= %(since)s OR t.items IS NOT NULL OR t.rounds > 0)
+ORDER BY t.task LIMIT %(limit)s;
 
 -- name: read_clock
 SELECT extract(epoch FROM clock_timestamp())::float8;

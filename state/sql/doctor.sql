@@ -542,6 +542,7 @@ CROSS JOIN LATERAL (
   FROM dead_letter d JOIN task t ON t.run_id = d.run_id AND t.task = d.task AND t.token = d.token
   WHERE d.run_id = given.run_id AND d.kind = 'task' AND d.status = 'replayed' AND t.withheld IS NULL AND t.status <> 'pending'
     AND NOT EXISTS (SELECT FROM inbox i WHERE i.run_id = d.run_id AND i.kind = 'replayed' AND i.applied_at IS NULL)
+    AND NOT EXISTS (SELECT FROM history h WHERE h.run_id = d.run_id AND h.kind IN ('cancelled', 'terminated') AND h.at >= d.created_at)
     AND (d.task >= 200000000 OR (SELECT r.control & 64 /* CANCELLING */ = 0 FROM run r WHERE r.run_id = d.run_id) AND NOT EXISTS (
       SELECT FROM task c WHERE c.run_id = d.run_id AND (c.status = 'cancelled' AND c.task < 10000 AND c.error ->> 'code' IS DISTINCT FROM 'CHILD_CANCELLED' OR c.task >= 200000000)))
   UNION ALL

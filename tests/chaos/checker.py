@@ -34,6 +34,7 @@ from tests.chaos.run_rules import children, deadlines, repeats, sagas
 from tests.control_bits import AWAITS_PERMIT, CANCELLING, OVERDUE, PAUSES, TERMINATED, WITHHOLDS
 
 LEASE_SECONDS: Final = 2.0
+NEWS: Final = "chaos.news"
 SETTLE_SECONDS: Final = 15.0
 """After a heal: session timeout, lease, sweep and a slow machine. Losses in this time are the fault's."""
 LOST_SECONDS: Final = 30.0
@@ -583,6 +584,18 @@ def _is_told(facts: Facts, cancelled_at: float, begun_at: float) -> bool:
     return True
 
 
+def _was_lost(facts: Facts, sent_at: float, topic: str, partition: int, offset: int) -> bool:
+    """Whether a fault took a record away before it was read, or before anybody had to read it. `read` of a fault is how
+    far its readers had come: a reader may lag by more than LOST_SECONDS, where Kafka keeps it from its group."""
+    for fault in facts.faults:
+        if fault.get("loses_records") and fault["at"] - LOST_SECONDS < sent_at < fault["healed_at"]:
+            return True
+        position = fault.get("read", {}).get(f"{topic}[{partition}]")
+        if position is not None and sent_at < fault["healed_at"] and offset >= position:
+            return True
+    return False
+
+
 def poison(facts: Facts) -> Found:
     """I18: every record nobody can read was set aside, with its place; forged results count for nothing; what no run
     can be started with is refused as such.
@@ -592,13 +605,10 @@ def poison(facts: Facts) -> Found:
             if not 400 <= status < 500 and status != 503:
                 yield f"a start that is {what} was answered with {status}", entry["kind"]
     set_aside = {(r["topic"], r["partition"], r["offset"]) for r in facts.dump["dead_letter"] if r["kind"] == "record"}
-    losses = [(e["at"], e["healed_at"]) for e in facts.faults if e.get("loses_records")]
     for entry in facts.faults:
-        sent = entry.get("sent_at", 0.0)
-        if any(begin - LOST_SECONDS < sent < end for begin, end in losses):
-            continue  # Kafka lost it before anybody had to read it
         for partition, offset in entry.get("places", []):
-            if (entry["topic"], partition, offset) not in set_aside:
+            place = (entry["topic"], partition, offset)
+            if place not in set_aside and not _was_lost(facts, entry["sent_at"], *place):
                 yield "a poison record was not set aside", f"{entry['topic']}[{partition}]@{offset}"
     for key, attempts in facts.attempts.items():
         for row in attempts:
@@ -716,11 +726,10 @@ def _said_by_records(facts: Facts) -> Found:
             yield f"one record said {len(rows)} signals", id_
         if id_ not in sent:
             yield "a signal of a record that nobody sent", id_
-    losses = [(e["at"], e["healed_at"]) for e in facts.faults if e.get("loses_records")]
     for entry in facts.calls("record", "OK"):
-        if any(begin - LOST_SECONDS < entry["done_at"] < end for begin, end in losses):
-            continue  # it may not have been read before it was lost
         rows = said[entry["id"]]
+        if not rows and _was_lost(facts, entry["done_at"], NEWS, *entry["place"]):
+            continue
         if not rows:
             yield "an acknowledged record said nothing", f"{entry['id']} at {entry['place']}"
         elif (rows[0]["data"], rows[0]["key"]) != ({"count": entry["count"]}, str(entry["number"])):

@@ -15,6 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 from psycopg import sql
 
 from tests.chaos.fault import Fault
+from tests.chaos.readers import read_up_to
 from tests.chaos.system import LEASE_SECONDS, PARTITIONS, PREFIX, QUEUE
 
 EVENTS: Final = f"{PREFIX}.events"
@@ -133,10 +134,12 @@ class _Intercepted(_Records):
             for name in names:
                 self.system.signal(name, signal.SIGSTOP)
             self._wait_for_some(starts)
+            self.facts["read"] = read_up_to(self.system, self.topic)
             for partition, first in starts.items():
                 last = self.ends(self.topic, partition)[1]
                 if last > first:
                     self.caught += self.read(self.topic, partition, first, last)
+                    # What its reader has not read before that is gone as well, where it lags.
                     gone = {TopicPartition(self.topic, partition, last): None}
                     for done in self.admin.delete_records(list(gone)).values():
                         done.result(KAFKA_SECONDS)
@@ -201,7 +204,7 @@ class TopicRecreated(_Records):
 
     def begin(self) -> None:
         topic = self.draw.choice((EVENTS, COMMANDS, WORKERS, CONTROL))
-        self.facts |= {"topic": topic, "loses_records": True}
+        self.facts |= {"topic": topic, "loses_records": True, "read": read_up_to(self.system, topic)}
         for done in self.admin.delete_topics([topic]).values():
             done.result(KAFKA_SECONDS)
         partitions = PARTITIONS if topic in (EVENTS, COMMANDS) else 1

@@ -5,10 +5,17 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Final
 
 import psycopg
 
 from tests.chaos.fault import Fault
+from tests.chaos.readers import read_up_to
+from tests.chaos.record_sender import TOPIC as NEWS
+from tests.chaos.system import PREFIX
+
+READ_TOPICS: Final = (f"{PREFIX}.events", NEWS)
+"""Of which the oracle asks for each record."""
 
 
 class KillKafka(Fault):
@@ -45,6 +52,7 @@ class KafkaLosesTail(KillKafka):
 
     def begin(self) -> None:
         """What a power cut does: acknowledged records at the end are gone, while the group's offsets stay."""
+        self.facts["read"] = read_up_to(self.system, *READ_TOPICS)
         super().begin()
         self.fired = 0
         for log in sorted((self.system.kafka.data_dir / "log").glob("headrace.*-*/*.log")):
@@ -62,6 +70,7 @@ class KafkaWiped(KillKafka):
     share = 0.7
 
     def begin(self) -> None:
+        self.facts["read"] = read_up_to(self.system, *READ_TOPICS)
         super().begin()
         self.system.kafka.wipe()
         self.facts["loses_records"] = True

@@ -693,6 +693,26 @@ def test_what_completed_may_run_again_behind_a_rerun_and_only_there() -> None:
     assert not [*terminal_is_final(Facts(ledger, log, dump))]
 
 
+@pytest.mark.parametrize(
+    ("topic", "offset", "spoil"),
+    [
+        ("chaos.news", 0, _drop("posted_signal", posted_id="p2")),
+        ("headrace.events", 7, _drop("dead_letter", dead_letter_id="d3")),
+    ],
+)
+def test_what_went_away_with_kafka_before_it_was_read_is_lost(topic: str, offset: int, spoil: Spoil) -> None:
+    ledger, log, dump = copy.deepcopy(good())
+    spoil(ledger, log, dump)
+    late = {"op": "fault", "kind": "F18", "at": T0 + 300, "healed_at": T0 + 301, "fired": 1, "loses_records": True}
+    log.append(late)
+    known = {each.invariant for each in check(ledger, log, dump)}
+    assert known & {"I10b", "I18"}, "it had time enough to be read"
+    late["read"] = {f"{topic}[0]": offset + 1}
+    assert {each.invariant for each in check(ledger, log, dump)} == known
+    late["read"] = {f"{topic}[0]": offset}
+    assert not {each.invariant for each in check(ledger, log, dump)} & {"I10b", "I18"}
+
+
 def test_a_start_that_waited_for_the_end_of_a_pause_is_of_no_pause() -> None:
     ledger, log, dump = copy.deepcopy(good())
     _begin_unpaused(ledger, log, dump)

@@ -222,6 +222,25 @@ async def test_runs_are_moved_to_the_latest_version_each_by_its_own_verdict(bulk
     assert again["refusals"] == [{"reason": "the run is on version 2 already", "count": 2}]
 
 
+async def test_a_task_that_was_renamed_is_handed_out_with_the_name_of_its_effects(bulk: Bulk) -> None:
+    run_id = await bulk.start({"id": 1})
+    await bulk.fail(run_id)
+    orders: dict[str, Any] = {**ORDERS}
+    approve = {**orders["tasks"]["validate"], "was": "validate"}
+    charge = {"run": "payments.charge", "needs": ["approve"]}
+    renamed = {**orders, "tasks": {"approve": approve, "charge": charge}}
+    await bulk.post("/workflows", renamed, status=201)
+    back = (await bulk.post("/workflows/check", {**ORDERS, "description": "as it was"}, status=200))["difference"]
+    assert (back["renamed"], back["removed"]) == ([{"task": "validate", "was": "approve"}], [])
+    bulk.commands()
+    foreseen = await bulk.post(f"/runs/{run_id}/rerun", {"version": 2, "dry_run": True}, status=200)
+    assert [(task["task"], task["effect_key"]) for task in foreseen["again"]][:1] == [("approve", f"{run_id}/validate")]
+    await bulk.post(f"/runs/{run_id}/rerun", {"version": 2})
+    await bulk.apply_requests()
+    (command,) = bulk.commands()
+    assert (command.name, command.effect_name, command.attempt) == ("approve", "validate", 2)
+
+
 async def test_a_move_pauses_each_run_until_nothing_of_it_runs_moves_it_and_lets_it_go_on(bulk: Bulk) -> None:
     """One has begun only what both versions have, the other what the new one does not."""
     moves, stays = await bulk.start({"id": 1}), await bulk.start({"id": 2})
@@ -230,7 +249,10 @@ async def test_a_move_pauses_each_run_until_nothing_of_it_runs_moves_it_and_lets
     validate = orders["tasks"]["validate"]
     other = {**orders, "tasks": {"validate": validate, "tell": {"run": "t.tell", "needs": ["validate"]}}}
     await bulk.post("/workflows", other, status=201)
-    why = "the run cannot be moved to version 2: task charge: it has begun, and version 2 has no such task"
+    why = (
+        "the run cannot be moved to version 2: task charge: it has begun, and version 2 has no such task: one that was "
+        "only renamed says `was: charge`"
+    )
     shown = await bulk.ask("move", dry_run=True, status=200)
     assert (shown["count"], shown["done"], shown["refused"]) == (2, 1, [{"reason": why, "count": 1}])
     asked = await bulk.ask("move", reason="tell them")

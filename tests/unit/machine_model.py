@@ -101,6 +101,7 @@ def task(
     repeat: RepeatPlan | None = None,
     undo: str | None = None,
     undo_with: object = None,
+    was: str = "",
 ) -> Spec:
     """One task of a plan. asks: it has an approval, or this one; with `run=None` it is nothing else. timeout: seconds.
     Under `effect="reconcile"` it has a lookup. over: it is a map.
@@ -108,6 +109,7 @@ def task(
     it is given."""
     variables = OF_AN_ITEM if over else OF_A_ROUND if repeat else ()
     options = {
+        "was": was,
         "run": run,
         "retry": retry,
         "timeout": timeout,

@@ -20,7 +20,7 @@ CHECK: dict[str, Any] = {
     "moves": {"looked_at": 2, "movable": 1, "obstacles": [{"task": "mail", "why": "it has begun", "runs": 1}]},
     "difference": {
         "fields": ["output"], "added": ["tell"], "removed": [], "changed": [{"task": "charge", "fields": ["retry"]}],
-        "moved": [],
+        "moved": [], "renamed": [{"task": "notify", "was": "mail"}],
     },
 }  # fmt: skip
 
@@ -37,7 +37,9 @@ def test_a_check_shows_the_difference_and_the_runs_and_publishes_nothing(api: Fa
     shown = headrace("publish", "--check", str(file))
     assert shown.exit_code == 0
     assert "pay v3 (pay.yaml) would be published" in shown.stdout
-    assert "against v2: added tell; changed charge (retry); of the workflow output" in shown.stdout
+    assert (
+        "against v2: added tell; renamed mail to notify; changed charge (retry); of the workflow output" in shown.stdout
+    )
     assert "stays on v1 to its end" in shown.stdout
     assert "1 of the oldest 2 could be moved to it, once paused" in shown.stdout
     assert "not 1: task mail: it has begun" in shown.stdout

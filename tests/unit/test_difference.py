@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from headrace.difference import Difference, TaskChange, compare
+from headrace.difference import Difference, Rename, TaskChange, compare
 from headrace.graph import parse
 
 OLD = """
@@ -35,11 +35,27 @@ def test_another_spelling_is_no_difference() -> None:
         (("  book: { run: pay.book, needs: charge }\n", ""), {"removed": ("book",)}),
         (("  book:", "  tell: { run: mail.send, needs: check }\n  book:"), {"added": ("tell",), "moved": ("book",)}),
         (("  book:", "  write:"), {"added": ("write",), "removed": ("book",)}),
+        (("  book: {", "  write: { was: book,"), {"renamed": (Rename("write", "book"),)}),
+        (
+            ("  book: { run: pay.book", "  write: { was: book, run: pay.write"),
+            {"renamed": (Rename("write", "book"),), "changed": (TaskChange("write", ("run",)),)},
+        ),
+        (("  book: {", "  book: { was: write,"), {"added": ("book",), "removed": ("book",)}),
     ],
-    ids=["description", "fields of a task", "a field that is left out", "removed", "added before", "renamed"],
+    ids=[
+        "description",
+        "fields of a task",
+        "a field that is left out",
+        "removed",
+        "added before",
+        "another",
+        "renamed",
+        "renamed and changed",
+        "the same name with other effect keys",
+    ],
 )
 def test_what_differs_is_named_and_nothing_else(change: tuple[str, str], found: dict[str, object]) -> None:
-    empty = Difference((), (), (), (), ())
+    empty = Difference((), (), (), (), (), ())
     assert difference(OLD.replace(*change)) == empty._replace(**found)
 
 

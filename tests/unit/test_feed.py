@@ -43,10 +43,32 @@ async def test_what_was_missed_is_told_again_in_order(one: RunFeed) -> None:
     (here,) = await told(one)
     assert isinstance(here, Here)
     one._tell([summary(number) for number in range(1, 6)])
-    _, *missed = await told(one, here.id, 6)
+    _, missed = await told(one, here.id, 2)
     assert [change.run.row_version for change in missed] == [1, 2, 3, 4, 5]
-    assert (await told(one, missed[2].id, 3))[1:] == missed[3:]
-    assert await told(one, missed[-1].id, 2) == [Here(missed[-1].id), None]
+    assert await told(one, missed[2].id, 2) == [Here(missed[2].id), missed[3:]]
+    assert (await told(one, missed[-1].id))[0] == Here(missed[-1].id)
+
+
+async def test_the_changes_of_a_look_come_together(one: RunFeed) -> None:
+    source = one.listen()
+    await anext(source)
+    one._tell([])
+    one._tell([summary(1), summary(2)])
+    one._tell([summary(3)])
+    looks = [await anext(source) for _ in range(2)]
+    assert [[change.run.row_version for change in look] for look in looks] == [[1, 2], [3]]  # type: ignore[union-attr]
+    await source.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+
+async def test_a_slow_reader_is_told_to_read_again(one: RunFeed) -> None:
+    source = one.listen()
+    await anext(source)
+    for number in range(feed.BACKLOG_MAX + 2):
+        one._tell([summary(number)])
+    gap, behind = await anext(source), await anext(source)
+    assert isinstance(gap, Gap)
+    assert [change.run.row_version for change in behind] == [feed.BACKLOG_MAX + 1]  # type: ignore[union-attr]
+    await source.aclose()  # type: ignore[attr-defined]  # it is a generator
 
 
 async def test_a_reader_of_what_is_forgotten_reads_again(one: RunFeed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +85,7 @@ async def test_a_change_between_two_looks_at_the_list_comes_once(one: RunFeed) -
     source = one.listen()
     assert isinstance(await anext(source), Here)
     one._tell([summary(1)])
-    change = await anext(source)
+    (change,) = await anext(source)  # type: ignore[misc]
     assert isinstance(change, Change)
     assert await anext(source) is None
     await source.aclose()  # type: ignore[attr-defined]  # it is a generator
@@ -114,6 +136,6 @@ async def test_a_flood_is_told_in_parts_and_to_its_end(monkeypatch: pytest.Monke
     runs.versions |= dict.fromkeys(flood, 2)
     later = [await one.look() for _ in range(4)]
     assert len(first) == max(runs.counted) == feed.CHANGES_MAX
-    ended = {run.run_id for told in later for run in told if run.status is RunStatus.COMPLETED}
+    ended = {run.run_id for look in later for run in look if run.status is RunStatus.COMPLETED}
     assert ended >= {str(UUID(int=number)) for number in flood}, "also of those that ended before they were told"
     assert later[-1] == []

@@ -352,6 +352,11 @@ FAULTS = [
     (tasks("a: { workflow: w }"), "tasks.a.workflow", 3, "a workflow cannot start itself: w -> w"),
     (tasks("a: { workflow: { name: w, version: 1 } }"), "tasks.a.workflow", 3, "a workflow cannot start itself"),
     (tasks("a: { run: r, if: now > timestamp(input.x) }"), "tasks.a.if", 3, "only a wait knows what time it is"),
+    # names that were
+    (tasks("a: { run: r, was: a }"), "tasks.a.was", 3, "is its name now"),
+    (tasks("a: { run: r, was: b c }"), "tasks.a.was", 3, "'b c' is no name of a task"),
+    (tasks("a: { run: r, was: b }", "b: { run: r }"), "tasks.a.was", 3, "b has the effect keys of b"),
+    (tasks("a: { run: r, was: c }", "b: { run: r, was: c }"), "tasks.b.was", 4, "a has the effect keys of c"),
     # what comes out
     ("output: 3\n" + tasks("a: { run: r }"), "output", 1, "must be a map, not a number"),
     ("output:\n  x: 1\n  y: ${{ tasks.b.output }}\n" + tasks("a: { run: r }"), "output.y", 3, "there is no task b"),

@@ -29,6 +29,7 @@ HOUR = 3_600_000_000
 OLD = (task("check"), task("pause", "check", run=None, wait=WaitPlan(length=HOUR)), task("charge", "pause"))
 
 READS = task("more", "check", template="${{ tasks.check.output }}")
+GONE = "it has begun, and version 2 has no such task: one that was only renamed says `was: {}`"
 HAS_BEGUN = "it has begun as a task with {}, and is a task with {} now"
 
 
@@ -43,6 +44,34 @@ def waiting() -> Trial:
 
 def obstacles(trial: Trial, *specs: Spec) -> list[tuple[str | None, str]]:
     return [(each.task, each.why) for each in find_obstacles(plan_of(*specs, version_id=1), trial.run)]
+
+
+# == names =============================================================================================================
+def test_a_task_that_was_renamed_is_the_same_task():
+    trial = waiting()
+    assert trial.migrate(
+        task("verify", was="check"), task("rest", "verify", run=None, wait=OLD[1].options["wait"], was="pause")
+    )
+    assert trial.states == {"verify": "completed", "rest": "waiting"}
+    assert trial.run.plan.effect_name_of(trial.place("verify")) == "check"
+
+
+def test_a_name_is_that_of_the_effect_keys_over_any_number_of_versions():
+    trial = waiting()
+    wait = OLD[1].options["wait"]
+    assert trial.migrate(task("verify", was="check"), task("pause", "verify", run=None, wait=wait))
+    again = (task("prove", was="check"), task("pause", "prove", run=None, wait=wait))
+    assert obstacles(trial, *again) == []
+    lost = (task("prove", was="verify"), *again[1:])
+    assert obstacles(trial, *lost) == [("verify", GONE.format("check"))]
+    alike = (task("verify"), task("pause", "verify", run=None, wait=wait))
+    assert obstacles(trial, *alike) == [("verify", GONE.format("check"))], "its effects would have another key"
+
+
+def test_places_are_named_as_their_effects_are():
+    plan = plan_of(task("many", over=[1], was="one"), task("pay", undo="refund", was="charge"))
+    assert [plan.name_of(place) for place in (0, 10_002, 200_000_001)] == ["many", "many.2", "pay.compensate"]
+    assert [plan.effect_name_of(place) for place in (0, 10_002, 200_000_001)] == ["one", "one.2", "charge.compensate"]
 
 
 # == what a move does ==================================================================================================
@@ -188,7 +217,7 @@ def test_a_move_happens_once_and_not_to_its_own_version():
 @pytest.mark.parametrize(
     ("new", "told"),
     [
-        ([task("verify"), task("charge"), task("pause")], ("check", "it has begun, and version 2 has no such task")),
+        ([task("verify"), task("charge"), task("pause")], ("check", GONE.format("check"))),
         ([task("first"), *OLD], ("check", "it has begun as task 1, and is task 2 now: add new tasks behind it")),
         ([task("check", asks=True), *OLD[1:]], ("check", HAS_BEGUN.format("run", "approval and run"))),
         ([OLD[0], task("pause", "check"), OLD[2]], ("pause", HAS_BEGUN.format("wait", "run"))),

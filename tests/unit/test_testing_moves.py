@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from headrace import Context, NonRetryable
 from headrace.errors import ConfigurationError, ConflictError
 from headrace.testing import Harness
 
@@ -58,6 +59,49 @@ def test_what_stands_in_the_way_of_a_move_is_told_and_nothing_is_changed() -> No
         run.resume()
         run.approve("ask")
         assert run.outputs == {"pay": 7, "ask": run.task("ask").output, "ship": "shipped"}
+
+
+class Flaky:
+    """Says under which keys its effects were, and fails until somebody lets it go on."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.fails = True
+
+    def __call__(self, ctx: Context) -> int:
+        self.keys.append(ctx.effect_key.partition("/")[2])
+        if self.fails:
+            raise TimeoutError("no answer")
+        return 1
+
+
+def test_a_renamed_task_goes_on_under_the_same_effect_keys() -> None:
+    old = """
+    name: keys
+    tasks:
+      mail: { run: one, compensate: undo, retry: { attempts: 9, delay: 1m } }
+      pages: { run: each, map: [1, 2], retry: { attempts: 9, delay: 1m } }
+      end: { run: fail, needs: [mail, pages] }
+    """
+    new = old.replace("mail: {", "notify: { was: mail,").replace("pages: {", "sheets: { was: pages,")
+    new = new.replace("[mail, pages]", "[notify, sheets]")
+    one, each, undo = Flaky(), Flaky(), Flaky()
+
+    def fail() -> None:
+        raise NonRetryable("no")
+
+    with Harness(old, {"one": one, "each": each, "undo": undo, "fail": fail}) as harness:
+        run = harness.start()
+        run.pause()
+        run.migrate(new)
+        one.fails = each.fails = undo.fails = False
+        run.resume()
+        harness.run_until_idle()
+        assert run.status == "compensated"
+        assert set(one.keys) == {"mail"}
+        assert len(one.keys) > 1
+        assert {*each.keys} == {"pages.0", "pages.1"}
+        assert undo.keys == ["mail.compensate"]
 
 
 # == rates =============================================================================================================

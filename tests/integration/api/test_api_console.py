@@ -80,6 +80,52 @@ async def test_spans_tell_of_rounds_deadlines_and_what_was_undone(api, engine):
     assert (tasks["poll"]["compensation"], tasks["pay"]["compensation"]) == (None, "queued")
 
 
+async def test_a_follower_of_spans_gets_what_changed(api, engine):
+    await api.publish(
+        """
+        name: followed
+        tasks:
+          a: { run: x }
+          b: { run: x, needs: a }
+          many: { run: x, map: "${{ input.items }}" }
+          pay: { run: x, compensate: y }
+        """
+    )
+    run_id = await api.start("followed", input={"items": [1, 2]})
+    engine.complete(run_id, "a", b"1")
+    engine.connection.execute("UPDATE task SET changed_at = changed_at - interval '1 minute'")
+    whole = await api.read(f"/runs/{run_id}/spans")
+    engine.complete(run_id, "b", b"2")
+    news = await api.read(f"/runs/{run_id}/spans", since=whole["at"])
+    assert (news["total"], news["next"]) == (4, None)
+    assert [(task["name"], task["status"], len(task["spans"])) for task in news["items"]] == [
+        ("b", "completed", 1),
+        ("many", "waiting", 0),  # its counts change without it
+    ]
+    assert [task["name"] for task in (await api.read(f"/runs/{run_id}/spans", since=news["at"]))["items"]] == [
+        "b",
+        "many",
+    ], "what changed just before may not have been seen"
+    paged = await api.pages(f"/runs/{run_id}/spans", limit=1, since=whole["at"])
+    assert [[task["name"] for task in page] for page in paged if page] == [["b"], ["many"]]
+    engine.complete(run_id, "pay")
+    engine.connection.execute("UPDATE task SET changed_at = changed_at - interval '1 minute'")
+    whole = await api.read(f"/runs/{run_id}/spans")
+    assert [task["name"] for task in (await api.read(f"/runs/{run_id}/spans", since=whole["at"]))["items"]] == ["many"]
+    await api.post(f"/runs/{run_id}/cancel", json={"reason": "no more"})
+    engine.apply_requests()
+    engine.connection.execute("UPDATE task SET changed_at = changed_at - interval '1 minute' WHERE task < 10000")
+    news = await api.read(f"/runs/{run_id}/spans", since=whole["at"])
+    assert {task["name"]: task["compensation"] for task in news["items"]}["pay"] == "queued"
+
+
+async def test_a_follower_of_spans_says_an_instant(api, engine):
+    await api.publish(DIAMOND)
+    run_id = await api.start("diamond")
+    for odd in ("yesterday", "2026-12-01T10:00:00", ""):
+        assert (await api.get(f"/runs/{run_id}/spans?since={odd}")).status_code == 422, odd
+
+
 async def test_what_people_did_is_told_apart_from_what_the_engine_did(api, engine):
     await api.publish(DIAMOND)
     run_id = await api.start("diamond")
@@ -270,7 +316,7 @@ def test_what_the_console_reads_walks_an_index(engine):
         ANALYZE trigger_event; ANALYZE run; ANALYZE attempt; ANALYZE task;
         """
     )
-    run = {"run_id": "00000fff-0000-7000-8000-000000000000", "first": 0, "end": 2000, "limit": 100}
+    run = {"run_id": "00000fff-0000-7000-8000-000000000000", "first": 0, "end": 2000, "tasks": None, "limit": 100}
     fates = {
         "subscription_id": "3b241101-e2bb-4255-8caf-4136c566a962",
         "topic": "t",
@@ -281,7 +327,9 @@ def test_what_the_console_reads_walks_an_index(engine):
     recent = {"since": "00004e00-0000-7000-8000-000000000000", "namespace": "default", "limit": 10_000}
     for name, index, given in (
         ("list_spans", "attempt_key", run),
-        ("list_standings", "task_key", run),
+        ("list_standings", "task_key", {**run, "since": None}),
+        ("list_spans", "attempt_key", {**run, "tasks": [0, 1]}),
+        ("list_standings", "task_key", {**run, "since": "2026-12-01T10:00:00Z"}),
         ("list_fates", "trigger_event_key", fates),
         ("count_recent_runs", "run_key", recent),
     ):

@@ -75,28 +75,40 @@ export interface Spans {
   at: string;
   total: number;
   tasks: Schemas["TaskSpans"][];
+  /** The instant up to which all of it is known, and when all of it was read. */
+  since: string;
+  readAt: number;
 }
 
-export function useSpans(id: string, isLive: boolean) {
+/** What changed is asked for until then; then all of it, since a change whose transaction took long may have been missed. */
+const READ_ALL_MS = 30_000;
+
+export function useSpans(id: string, version: number | undefined, isLive: boolean) {
   const poll = usePoll(5000);
   const client = useQueryClient();
   return useQuery({
-    queryKey: ["run", id, "spans"],
+    queryKey: ["run", id, "spans", version],
     queryFn: async ({ signal, queryKey }): Promise<Spans> => {
-      const isFirst = client.getQueryData(queryKey) === undefined;
-      const tasks: Schemas["TaskSpans"][] = [];
+      const known = client.getQueryData<Spans>(queryKey);
+      const isWhole = !known || !isLive || known.tasks.length < known.total || Date.now() - known.readAt > READ_ALL_MS;
+      const readAt = isWhole ? Date.now() : known.readAt;
+      let [tasks, since]: [Schemas["TaskSpans"][], string | undefined] = [isWhole ? [] : [...known.tasks], undefined];
       for (let page: string | null = null; ; ) {
-        const answer: Schemas["SpanPage"] = await get("/runs/{run_id}/spans", { run_id: id }, page ? { page } : {}, signal);
-        tasks.push(...answer.items);
+        const answer: Schemas["SpanPage"] = await get("/runs/{run_id}/spans", { run_id: id }, { ...(page ? { page } : {}), ...(isWhole ? {} : { since: known.since }) }, signal);
+        since ??= answer.at;
+        if (isWhole) tasks.push(...answer.items);
+        else for (const task of answer.items) tasks[task.index] = task;
         noteServerClock(answer.at);
-        if (!answer.next) return { at: answer.at, total: answer.total, tasks };
+        const { at, total, next } = answer;
+        if (!next) return { at, total, tasks, since, readAt };
         // The first tasks are worth looking at while the others of ten thousand come.
-        if (isFirst) client.setQueryData<Spans>(queryKey, { at: answer.at, total: answer.total, tasks: [...tasks] });
-        page = answer.next;
+        if (!known) client.setQueryData<Spans>(queryKey, { at, total, tasks: (tasks = [...tasks]), since, readAt });
+        page = next;
       }
     },
     refetchInterval: isLive ? poll : false,
     placeholderData: keepPreviousData,
+    enabled: version !== undefined,
   });
 }
 

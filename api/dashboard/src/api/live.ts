@@ -1,11 +1,11 @@
 // News from the server. One stream for the whole browser: the tab that holds the lock reads it and tells the others.
-import type { QueryClient } from "@tanstack/react-query";
+import type { Query, QueryClient } from "@tanstack/react-query";
 import { useSyncExternalStore } from "react";
 import type { Schemas } from "./client";
 import { isLong } from "./long";
 
 type Summary = Schemas["RunSummary"];
-type Told = { kind: "run"; run: Summary } | { kind: "gap" } | { kind: "state"; open: boolean };
+type Told = { kind: "runs"; runs: Summary[] } | { kind: "gap" } | { kind: "state"; open: boolean };
 
 /** By a tab that has just come: whether somebody reads the stream. */
 interface Asked {
@@ -14,7 +14,7 @@ interface Asked {
 
 const CHANNEL = "headrace-live";
 const FLUSH_MS = 1000;
-const TOGETHER_MS = 50;
+const TOGETHER_MS = 25;
 
 interface State {
   open: boolean;
@@ -60,7 +60,7 @@ export function onNews(listener: (runs: Map<string, Summary>, isGap: boolean) =>
 function hear(told: Told): void {
   if (told.kind === "state") return set({ open: told.open });
   if (told.kind === "gap") hasGap = true;
-  else waiting.set(told.run.run_id, told.run);
+  else for (const run of told.runs) waiting.set(run.run_id, run);
   if (state.paused) return set({ held: waiting.size });
   if (flushing) return;
   flushing = true;
@@ -95,12 +95,19 @@ export function startLive(client: QueryClient): void {
   onNews((runs, isGap) => refresh(client, runs, isGap));
 }
 
-/** Reads as long as the tab lives. */
+/** Reads as long as the tab lives. What comes together is told together: a busy engine says hundreds of changes at once. */
 function read(tell: (told: Told) => void): Promise<never> {
+  let runs: Summary[] = [];
+  const tellRuns = () => {
+    tell({ kind: "runs", runs });
+    runs = [];
+  };
   source = new EventSource("/events");
   source.onopen = () => tell({ kind: "state", open: true });
   source.onerror = () => tell({ kind: "state", open: false });
-  source.addEventListener("run", (event) => tell({ kind: "run", run: JSON.parse((event as MessageEvent<string>).data) as Summary }));
+  source.addEventListener("run", (event) => {
+    if (runs.push(JSON.parse((event as MessageEvent<string>).data) as Summary) === 1) setTimeout(tellRuns, TOGETHER_MS);
+  });
   source.addEventListener("gap", () => tell({ kind: "gap" }));
   return new Promise(() => undefined);
 }
@@ -108,6 +115,9 @@ function read(tell: (told: Told) => void): Promise<never> {
 const OF_ANY_RUN = ["overview", "approvals", "letters", "letter-groups", "parked", "recent-runs"];
 
 function refresh(client: QueryClient, runs: Map<string, Summary>, isGap: boolean): void {
-  for (const key of isGap ? [...OF_ANY_RUN, "run", "runs"] : OF_ANY_RUN) void client.invalidateQueries({ queryKey: [key] });
-  for (const id of runs.keys()) void client.invalidateQueries({ queryKey: ["run", id], predicate: (query) => !isLong(query) });
+  const noun = (query: Query) => query.queryKey[0] as string;
+  void client.invalidateQueries({ predicate: (query) => OF_ANY_RUN.includes(noun(query)) || (isGap && noun(query) === "runs") });
+  // What is being read of a run is read to its end: one that never rests would else cut off each answer about it.
+  const isOfThese = (query: Query) => noun(query) === "run" && (isGap || (runs.has(query.queryKey[1] as string) && !isLong(query)));
+  void client.invalidateQueries({ predicate: isOfThese }, { cancelRefetch: false });
 }

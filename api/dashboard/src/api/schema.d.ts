@@ -1291,6 +1291,10 @@ export interface paths {
         /**
          * List Spans Of Run
          * @description Every task of the graph in its order with its attempts, and no payloads.
+         *
+         *     With `since`, the `at` of an earlier answer, only tasks that changed behind it, and some that did not: what a
+         *     follower puts in place of what it has. A change whose transaction took longer than two seconds may be missing there,
+         *     so a follower reads all now and then.
          */
         get: operations["tasks_list_spans_of_run"];
         put?: never;
@@ -2655,6 +2659,7 @@ export interface components {
             fields: string[];
             moved: string[];
             removed: string[];
+            renamed: components["schemas"]["Rename"][];
         };
         /** DiscardBody */
         DiscardBody: {
@@ -3174,6 +3179,11 @@ export interface components {
             lag_bytes: number | null;
             owner: string | null;
             renewed_at: string | null;
+        };
+        /** Rename */
+        Rename: {
+            task: string;
+            was: string;
         };
         /** ReplayBody */
         ReplayBody: {
@@ -9778,6 +9788,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before */
                 page?: string | null;
+                /** @description Only tasks that changed behind this `at` */
+                since?: string | null;
             };
             header?: never;
             path: {

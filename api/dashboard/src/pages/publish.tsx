@@ -135,6 +135,7 @@ function Changes({ of, against }: { of: NonNullable<Check["difference"]>; agains
   const lines = [
     ["added", of.added],
     ["removed", of.removed],
+    ["renamed", of.renamed.map((each) => `${each.was} to ${each.task}`)],
     ["moved to another position", of.moved],
     ["changed", of.changed.map((each) => `${each.task} (${each.fields.join(", ")})`)],
     ["of the workflow", of.fields],

@@ -86,7 +86,7 @@ export function StatusDot({ of }: { of: string }) {
   const { icon, word, tone } = look(of);
   return (
     <span className={`status-dot tone-${tone}`} title={word} role="img" aria-label={word}>
-      <Icon name={icon} size={14} className={icon === "ring" ? "turning" : undefined} />
+      <Icon name={icon} size={14} />
     </span>
   );
 }

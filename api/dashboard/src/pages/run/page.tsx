@@ -33,7 +33,7 @@ export function RunPage({ params }: { params: Record<string, string> }) {
   const [task, setTask] = useParam("task");
   useTitle(run ? shortId(run.workflow, run.run_id) : "Run");
   const isLive = run ? !isOver(run.status) : true;
-  const spans = useSpans(id, isLive);
+  const spans = useSpans(id, run?.version, isLive);
   if (!run) {
     if (!error) return <div className="page"><Loading rows={10} /></div>;
     return (
