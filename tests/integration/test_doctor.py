@@ -240,7 +240,8 @@ LEGITIMATE = [
     "UPDATE dead_letter SET status = 'replayed', closed_at = now(), replay_token = 3; "
     + REQUEST.format(FAILED, "replayed", "now()"),
     # A cancel overtook the replay, and a rerun of another task took away all that it had left behind.
-    "UPDATE dead_letter SET status = 'replayed', closed_at = now(), replay_token = 3, created_at = now() - interval '1 h';"
+    "UPDATE dead_letter SET status = 'replayed', created_at = now() - interval '1 h', closed_at = now(); "
+    "UPDATE dead_letter SET replay_token = 3; "
     f"UPDATE history SET kind = 'cancelled' WHERE run_id = '{FAILED}' AND row_version = 1",
     f"UPDATE run SET status = 'needs_attention', attention = true WHERE run_id = '{ASKED}'; "
     + REQUEST.format(ASKED, "decided", "now() - interval '1 h'"),

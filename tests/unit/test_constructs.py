@@ -89,6 +89,13 @@ def test_approval(harness: Harness) -> None:
     assert run.status == "completed", "praise expires, and that approves it"
 
 
+@example("renamed")
+def test_renamed(harness: Harness, bodies: ModuleType) -> None:
+    run = ended(harness, {"order": "A-7"})
+    assert run.tasks == {"collect": "completed"}
+    assert f"{run.run_id}/charge" in bodies.done
+
+
 @example("wait")
 def test_wait(harness: Harness) -> None:
     run = ended(harness, {"pause": "30h", "zone": "Europe/Berlin"})
