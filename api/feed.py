@@ -25,6 +25,10 @@ from state.plans import Plans
 from state.queries.run import PositionRow, count_tasks, list_positions
 
 LOOK_SECONDS: Final = 0.5
+"""Between two looks, and PATIENCE times as long as the last one took, at most LOOK_SECONDS_MAX: so being looked at
+takes no more than so much of what a busy engine has."""
+PATIENCE: Final = 20
+LOOK_SECONDS_MAX: Final = 2.0
 RUNS_MAX: Final = 1_000
 """Open runs that are watched, newest first, and new ones in one look. More than a person can follow."""
 CHANGES_MAX: Final = 100
@@ -132,13 +136,15 @@ class RunFeed:
 
     async def _look_on(self) -> None:
         while self._listeners or time.monotonic() - self._left_at < LINGER_SECONDS:
+            begun = time.monotonic()
             try:
                 self._tell(await self.look())
             except UnavailableError:
                 pass  # said by the database; the next look finds what changed meanwhile
             except Exception as error:
                 _log.error("looking for changes failed", exc_info=error)
-            await asyncio.sleep(LOOK_SECONDS)
+            took = time.monotonic() - begun
+            await asyncio.sleep(min(max(LOOK_SECONDS, PATIENCE * took), LOOK_SECONDS_MAX))
 
     async def look(self) -> list[RunSummary]:
         """What changed since the last look, and is told now; the first one only learns how all stand."""

@@ -1,20 +1,22 @@
-"""W1-console: does a browser that looks on slow the engine down? The workload of W1 without and with the console open
-on the page of a busy run and on the list of runs, both live; in turns, so that a machine that changes its pace changes
-both.
+"""W1-console: does a browser that looks on slow the engine down? The workload of W1 without the console, with it open
+on the page of a busy run, and with a second window on the list of runs as well, both live; in turns, so that a machine
+that changes its pace changes all.
 
-The busy run goes on in both turns. The CPU of the browser is no cost of the engine, and stands on a row of its own: an
+The busy run goes on in every turn. The CPU of the browser is no cost of the engine, and stands on a row of its own: an
 operator looks on from another machine. Here it shares the cores, at the lowest priority, and still makes what runs
 beside it dearer. How often it asked the API is told, so that it can be seen that it went on.
 """
 
 import contextlib
 import statistics
+import time
 from collections.abc import Generator
 from typing import Any, Final
 
 import httpx
 from playwright.sync_api import Browser
 
+from api.feed import LINGER_SECONDS
 from benchmarks.bench import Bench, Measurement
 from benchmarks.browser import Fact, Window, driver_pid, logged_in, new_window, open_browser, stand_back
 from benchmarks.saturation import saturate
@@ -28,45 +30,44 @@ _BEGUN: Final = "SELECT count(*) FROM task WHERE run_id = %(run)s::uuid"
 _IS_OPEN: Final = "SELECT finished_at IS NULL FROM run WHERE run_id = %(run)s::uuid"
 
 
+TURNS: Final = {"alone": 0, "a run": 1, "a run and the list": 2}
+"""Windows that are open in each."""
+
+
 def measure(session: Session) -> None:
     sizes, bench = session.sizes, session.bench
     busy = linear(sizes.busy_steps, "bench.nap", "busy")
     bench.publish(busy)
     pgbench = session.calibrate()
     with open_browser() as browser:
-        found = [
-            {
-                "alone": _turn(bench, sizes.runs, busy["name"], None),
-                "watched": _turn(bench, sizes.runs, busy["name"], browser),
-            }
-            for _ in range(sizes.repeat)
-        ]
-    ratios = {
-        "steps/s": [one["watched"]["steps_per_s"] / one["alone"]["steps_per_s"] for one in found],
-        "CPU per step": [cpu_of_ours(one["watched"]) / cpu_of_ours(one["alone"]) for one in found],
-    }
-    rows = [row for name in ("alone", "watched") for row in _rows(name, [one[name] for one in found])]
-    browsers = [one["watched"]["cpu_us_per_step"].get(BROWSER, 0.0) for one in found]
-    rows.append(("CPU us per step of the browser, not in the above", spread(browsers, 1)))
-    rows.append(("requests of the browser meanwhile", spread([one["watched"]["asked"] for one in found], 0)))
-    rows += [(f"ratio of {name}, in turns", spread(of_one, 3)) for name, of_one in ratios.items()]
-    title = f"{STEPS}-step workflow, saturated, {sizes.runs} runs x {sizes.repeat}, watched in a browser against not"
+        found = []
+        for _ in range(sizes.repeat):
+            if found:
+                time.sleep(LINGER_SECONDS)  # the API goes on looking when nobody listens any more
+            found.append({name: _turn(bench, sizes.runs, busy["name"], browser, n) for name, n in TURNS.items()})
+    rows = [row for name in TURNS for row in _rows(name, [one[name] for one in found])]
+    ratios: dict[str, list[float]] = {}
+    for name in list(TURNS)[1:]:
+        ratios[f"steps/s, {name}"] = [one[name]["steps_per_s"] / one["alone"]["steps_per_s"] for one in found]
+        ratios[f"CPU per step, {name}"] = [cpu_of_ours(one[name]) / cpu_of_ours(one["alone"]) for one in found]
+    rows += [(f"ratio to alone in turns of {name}", spread(of_one, 3)) for name, of_one in ratios.items()]
+    title = f"{STEPS}-step workflow, saturated, {sizes.runs} runs x {sizes.repeat}, the console open on this or not"
     medians = {name: statistics.median(of_one) for name, of_one in ratios.items()}
     session.report.add("W1-console", title, rows, found, pgbench_c8=pgbench, ratio=medians)
 
 
-def _turn(bench: Bench, runs: int, busy: str, browser: Browser | None) -> Measurement:
+def _turn(bench: Bench, runs: int, busy: str, browser: Browser, count: int) -> Measurement:
     with _busy_run(bench, busy) as run, contextlib.ExitStack() as watching:
-        others, windows = {}, list[Window]()
-        if browser is not None:
+        windows = list[Window]()
+        if count:
             context = watching.enter_context(logged_in(browser, bench))
-            windows = [new_window(context, bench) for _ in range(2)]
-            windows[0].open(f"/runs/{run}", Fact(".timeline-row"))
-            windows[1].open("/runs", Fact(".table-row"))
+            pages = ((f"/runs/{run}", Fact(".timeline-row")), ("/runs", Fact(".table-row")))
+            for path, fact in pages[:count]:
+                windows.append(new_window(context, bench))
+                windows[-1].open(path, fact)
             stand_back()
-            others = {BROWSER: driver_pid()}
         asked = sum(window.asked() for window in windows)
-        found = saturate(bench, runs, others=others)
+        found = saturate(bench, runs, others={BROWSER: driver_pid()} if windows else {})
         found["asked"] = sum(window.asked() for window in windows) - asked
         if not bench.one(_IS_OPEN, run=run):
             raise SystemExit("bench: the busy run has ended before W1 had; give it more steps")
@@ -92,8 +93,13 @@ def cpu_of_ours(found: Measurement) -> float:
 
 def _rows(name: str, found: list[dict[str, Any]]) -> list[tuple[str, str]]:
     api = [sum(us for part, us in one["cpu_us_per_step"].items() if part.startswith("api")) for one in found]
-    return [
+    rows = [
         (f"steps/s, {name}", spread([one["steps_per_s"] for one in found], 0)),
         (f"CPU us per step, {name}", spread([cpu_of_ours(one) for one in found], 1)),
         (f"  of it API, {name}", spread(api, 1)),
     ]
+    if TURNS[name]:
+        browser = [one["cpu_us_per_step"][BROWSER] for one in found]
+        rows.append((f"  beside it the browser, {name}", spread(browser, 1)))
+        rows.append((f"  requests of it, {name}", spread([one["asked"] for one in found], 0)))
+    return rows

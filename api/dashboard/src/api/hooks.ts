@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef } from "react";
 import { noteServerClock } from "../ui/instant";
 import { get, type Schemas } from "./client";
 import { useLive } from "./live";
-import { isLong, patience } from "./long";
+import { isSlow, patience } from "./long";
 
 /** Without a stream the pages look for themselves. */
 const POLL_MS = 3000;
@@ -47,7 +47,7 @@ export function useRun(id: string) {
   useEffect(() => {
     if (moved !== undefined && known.current !== undefined && moved !== known.current) {
       // The stream may have said so as well: what is being read again, or has just been, is left alone.
-      const isOld = (each: Query) => each.queryKey[0] === "run" && each.queryKey[1] === id && each.queryKey[2] !== "itself" && !isLong(each) && Date.now() - each.state.dataUpdatedAt > JUST_MS;
+      const isOld = (each: Query) => each.queryKey[0] === "run" && each.queryKey[1] === id && each.queryKey[2] !== "itself" && !isSlow(each) && Date.now() - each.state.dataUpdatedAt > JUST_MS;
       void client.invalidateQueries({ predicate: isOld }, { cancelRefetch: false });
     }
     known.current = moved;

@@ -2,7 +2,7 @@
 import type { Query, QueryClient } from "@tanstack/react-query";
 import { useSyncExternalStore } from "react";
 import type { Schemas } from "./client";
-import { isLong } from "./long";
+import { isSlow } from "./long";
 
 type Summary = Schemas["RunSummary"];
 type Told = { kind: "runs"; runs: Summary[] } | { kind: "gap" } | { kind: "state"; open: boolean };
@@ -14,6 +14,9 @@ interface Asked {
 
 const CHANNEL = "headrace-live";
 const FLUSH_MS = 1000;
+/** When more runs change in a second than anybody can follow, the pages are drawn anew every few seconds only. */
+const FLOOD = 50;
+const FLOOD_MS = 3000;
 const TOGETHER_MS = 25;
 
 interface State {
@@ -31,7 +34,8 @@ let hasGap = false;
 let flushing = false;
 /** In the tab that reads it. */
 let source: EventSource | undefined;
-let flushedAt = -FLUSH_MS;
+let restMs = 0;
+let flushedAt = 0;
 
 function set(change: Partial<State>): void {
   state = { ...state, ...change };
@@ -51,7 +55,7 @@ function pause(paused: boolean): void {
   if (!paused) flush();
 }
 
-/** Called at most once a second with the runs that changed, newest state each. */
+/** Called at most once a second, and more rarely in a flood, with the runs that changed, newest state each. */
 export function onNews(listener: (runs: Map<string, Summary>, isGap: boolean) => void): () => void {
   listeners.add(listener);
   return () => listeners.delete(listener);
@@ -65,13 +69,14 @@ function hear(told: Told): void {
   if (flushing) return;
   flushing = true;
   // What comes after a silence is told at once, with what comes together with it; what follows has to wait its second.
-  setTimeout(flush, Math.max(TOGETHER_MS, flushedAt + FLUSH_MS - performance.now()));
+  setTimeout(flush, Math.max(TOGETHER_MS, flushedAt + restMs - performance.now()));
 }
 
 function flush(): void {
   flushing = false;
   if (state.paused || (!waiting.size && !hasGap)) return;
   flushedAt = performance.now();
+  restMs = waiting.size > FLOOD ? FLOOD_MS : FLUSH_MS;
   const [runs, isGap] = [waiting, hasGap];
   waiting = new Map();
   hasGap = false;
@@ -118,6 +123,6 @@ function refresh(client: QueryClient, runs: Map<string, Summary>, isGap: boolean
   const noun = (query: Query) => query.queryKey[0] as string;
   void client.invalidateQueries({ predicate: (query) => OF_ANY_RUN.includes(noun(query)) || (isGap && noun(query) === "runs") });
   // What is being read of a run is read to its end: one that never rests would else cut off each answer about it.
-  const isOfThese = (query: Query) => noun(query) === "run" && (isGap || (runs.has(query.queryKey[1] as string) && !isLong(query)));
+  const isOfThese = (query: Query) => noun(query) === "run" && (isGap || (runs.has(query.queryKey[1] as string) && !isSlow(query)));
   void client.invalidateQueries({ predicate: isOfThese }, { cancelRefetch: false });
 }
