@@ -33,14 +33,26 @@ export function useOverview() {
   });
 }
 
-/** The stream tells of the newest open runs only, so an open one is looked at every second; all else of it only when it has moved. */
+const BUSY_LOOKS = 10;
+const BUSY_FACTOR = 2;
+
+/**
+ * The stream tells of the newest open runs only, so an open one is looked at every second; all else of it only when it has moved. One that has moved at
+ * every look for a while is looked at more rarely: nobody follows it step by step.
+ */
 export function useRun(id: string) {
   const poll = usePoll(1000);
   const client = useQueryClient();
+  const moves = useRef(0);
   const query = useQuery({
     queryKey: ["run", id, "itself"],
-    queryFn: ({ signal }) => get("/runs/{run_id}", { run_id: id }, {}, signal),
-    refetchInterval: ({ state }) => (state.data && isOver(state.data.status) ? SLOW_MS : poll),
+    queryFn: async ({ signal, queryKey }) => {
+      const before = client.getQueryData<Schemas["Run"]>(queryKey)?.row_version;
+      const run = await get("/runs/{run_id}", { run_id: id }, {}, signal);
+      moves.current = run.row_version === before ? 0 : moves.current + 1;
+      return run;
+    },
+    refetchInterval: ({ state }) => (state.data && isOver(state.data.status) ? SLOW_MS : poll && (moves.current > BUSY_LOOKS ? BUSY_FACTOR * poll : poll)),
   });
   const moved = query.data?.row_version;
   const known = useRef(moved);
