@@ -703,7 +703,14 @@ def test_what_completed_may_run_again_behind_a_rerun_and_only_there() -> None:
 def test_what_went_away_with_kafka_before_it_was_read_is_lost(topic: str, offset: int, spoil: Spoil) -> None:
     ledger, log, dump = copy.deepcopy(good())
     spoil(ledger, log, dump)
-    late = {"op": "fault", "kind": "F18", "at": T0 + 300, "healed_at": T0 + 301, "fired": 1, "loses_records": True}
+    late: dict[str, Any] = {
+        "op": "fault",
+        "kind": "F18",
+        "at": T0 + 300,
+        "healed_at": T0 + 301,
+        "fired": 1,
+        "loses_records": True,
+    }
     log.append(late)
     known = {each.invariant for each in check(ledger, log, dump)}
     assert known & {"I10b", "I18"}, "it had time enough to be read"
