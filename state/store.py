@@ -75,7 +75,7 @@ from headrace.machine import (
     Unpark,
 )
 from headrace.machine.limit import key_of_run
-from headrace.machine.place import RUN, is_item
+from headrace.machine.place import ITEMS_MAX, RUN, is_item
 from headrace.machine.status import AWAITS_PERMIT, TASKS_PAUSED, WORKFLOW_PAUSED
 from headrace.messages import Abort as AbortMessage
 from headrace.messages import (
@@ -662,7 +662,9 @@ class Rows:
     def _move_to(self, run: StoredRun, plan: Plan) -> None:
         moves = self.rows.setdefault("move_runs", [])
         moves[:] = [move for move in moves if move[0] != run.run_id]  # of two in a batch the later one holds
-        moves.append((run.run_id, plan.version_id))
+        moves.append((run.run_id, plan.version_id, len(plan.tasks)))
+        for index in [index for index in run.touched if len(plan.tasks) <= index < ITEMS_MAX]:
+            del run.touched[index]  # put back to how all begin, in this batch
 
     # -- giving ----------------------------------------------------------------------
     def _save_tasks(self, run: StoredRun) -> None:

@@ -212,7 +212,8 @@ class RunState:
         self.key, self.plan, self.input = key, plan, input
         self.row_version, self.attention, self.token_floor = row_version, attention, token_floor
         self.control, self.deadline_at, self.paused = control, deadline_at, frozenset(paused)
-        self.tasks: dict[int, TaskState] = tasks or {}
+        # A row that was put back to how all begin says nothing; its version may not even have that task any more.
+        self.tasks: dict[int, TaskState] = {index: task for index, task in (tasks or {}).items() if task != UNTOUCHED}
         self.counts: dict[TaskStatus, int] = {}
         self.missing: dict[int, int] = {}
         """Of tasks that are not decided yet: how many of their needs have not ended. Not of chained ones."""

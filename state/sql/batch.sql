@@ -31,8 +31,12 @@ SELECT run_id, namespace, name, value FROM unnest($1::uuid[], $2::text[], $3::te
 UPDATE run SET output = NULL, output_error = NULL FROM unnest($1::uuid[]) AS given (run_id) WHERE run.run_id = given.run_id;
 
 -- name: move_runs
--- To another version, by an operator's act. Before save_runs, which guards it.
--- columns: run_ids uuid, version_ids int
+-- To another version, by an operator's act, and of so many tasks: what the graph has no more may have a row, if it was put back to how all
+-- begin. Before save_runs, which guards it.
+-- columns: run_ids uuid, version_ids int, counts int
+WITH gone AS (
+  DELETE FROM task USING unnest($1::uuid[], $3::int[]) AS given (run_id, tasks)
+  WHERE task.run_id = given.run_id AND task.task >= given.tasks AND task.task < 10000)
 UPDATE run SET version_id = given.version_id FROM unnest($1::uuid[], $2::int[]) AS given (run_id, version_id)
 WHERE run.run_id = given.run_id;
 

@@ -77,12 +77,18 @@ class Facts:
         ]
         """Rows of runs that are not there; nothing else looks at them."""
         dump = self.dump = {table: [row for row in rows if self._is_known(row)] for table, rows in dump.items()}
+        self.specs = {row["version_id"]: list(row["definition"]["tasks"].items()) for row in dump["workflow_version"]}
+        sizes = {run_id: len(self.specs[row["version_id"]]) for run_id, row in self.runs.items()}
+        self.astray: list[Key] = [
+            (row["run_id"], row["task"]) for row in dump["task"] if task_of(row["task"]) >= sizes[row["run_id"]]
+        ]
+        """Tasks that the version of their run does not have; nothing else looks at them."""
+        dump["task"] = [row for row in dump["task"] if (row["run_id"], row["task"]) not in self.astray]
         self.tasks: dict[Key, Row] = {(row["run_id"], row["task"]): row for row in dump["task"]}
         for row in sorted(dump["attempt"], key=lambda row: (row["token"], row["row_version"])):
             self.attempts[row["run_id"], row["task"]].append(row)
         for row in sorted(dump["history"], key=lambda row: row["row_version"]):
             self.history[row["run_id"]].append(row)
-        self.specs = {row["version_id"]: list(row["definition"]["tasks"].items()) for row in dump["workflow_version"]}
         self._versions = {row["version_id"]: row for row in dump["workflow_version"]}
         self._over = {
             row["definition"]["name"]: row["definition"]["limit"].get("over", "queue")

@@ -221,6 +221,8 @@ def versions(facts: Facts) -> Found:
     """I19: a run is on the version on which it was started, or on the one to which it was moved last, while it was
     paused; moves follow each other; a publish that moves runs does so, and no move leaves a run paused."""
     yield from _published(facts)
+    for run_id, task in facts.astray:
+        yield "a task that its version does not have", f"{run_id} task {task}"
     answered: dict[str, int] = {
         entry["answer"]["run_id"]: entry["answer"]["version"]
         for entry in facts.calls("start", "OK")

@@ -597,6 +597,7 @@ SPOILED: list[tuple[str, str, Spoil]] = [
     ("I19", "a publish that moved a run to an older version", lambda ledger, log, dump: (
         _row(dump, "bulk", bulk_id="b2").update(reason="version 3 was published"),
         _row(dump, "history", kind="migrated")["detail"].update(reason="version 3 was published"))),
+    ("I19", "a task of no version", _add("task", {"run_id": MOVED, "task": 77, "status": "pending", "token": 0})),
     ("I19", "a move that left its pause", _set("run", {"run_id": MOVED}, control=32)),
     ("I16", "a body long after the cancel", _tell(_call(f"{STOPPED}/a", 1, T0 + 90, "done", 9))),
     ("I16", "history after the cancel", _add("history", _history(STOPPED, 4, "due", T0 + 2.5, task=0, token=1))),

@@ -85,6 +85,45 @@ async def test_what_cannot_be_moved_stays_as_it_is(engine: Engine):
     await check(engine)
 
 
+@pytest.mark.parametrize("together", [True, False], ids=["one batch", "one each"])
+async def test_what_was_put_back_to_how_all_begin_may_be_gone_in_the_version_moved_to(engine: Engine, together: bool):
+    """`b` was skipped, and a replay of `a` took that back: its row says nothing, and must not outlive its task."""
+    retry = {"attempts": 2, "delay": "1h", "cap": "1h"}
+    one = {"name": "less", "tasks": {"a": {"run": "t.a", "retry": retry}, "b": {"run": "t.b", "needs": ["a"]}}}
+    run_id = await engine.start(one)
+    await engine.apply(engine.failed(run_id, retryable=False))
+    assert engine.tasks(run_id) == [("failed", 1, 1), ("skipped", 0, 0)]
+    version_id = await publish_next(engine, {"name": "less", "tasks": {"a": one["tasks"]["a"]}})  # type: ignore[index]
+    engine.query("UPDATE dead_letter SET status = 'replayed', closed_at = now(), replay_token = 2 RETURNING 1")
+    said = [
+        await ask(engine, run_id, "replayed", task=0, token=1),
+        engine.failed(run_id, token=2),
+        await pause(engine, run_id),
+        await ask(engine, run_id, "migrated", version_id=version_id, reason="less"),
+    ]
+    for batch in [said] if together else [[each] for each in said]:
+        await engine.apply(*batch)
+    assert (version_of(engine, run_id), engine.status(run_id)) == (2, "paused")
+    assert engine.tasks(run_id) == [("pending", 2, 2)]
+    await check(engine)
+    engine.agent.close()
+    await engine.apply(await ask(engine, run_id, "migrated", version_id=version_id - 1, reason="back"))
+    assert version_of(engine, run_id) == 1, "a run that is read anew knows of no more than there is"
+    await check(engine)
+
+
+async def test_a_row_that_says_nothing_stands_in_the_way_of_no_move(engine: Engine):
+    run_id = await paused(engine)
+    less = {name: task for name, task in ONE["tasks"].items() if name != "b"}
+    version_id = await publish_next(engine, {"name": "moved", "tasks": less})
+    engine.agent.close()
+    engine.query("INSERT INTO task (run_id, task, status) VALUES (%s, 2, 'pending') RETURNING 1", run_id)
+    await engine.apply(await ask(engine, run_id, "migrated", version_id=version_id, reason=""))
+    assert version_of(engine, run_id) == 2
+    assert engine.tasks(run_id) == [("completed", 1, 1), ("waiting", 0, 1)]
+    await check(engine)
+
+
 async def test_a_version_that_only_a_newer_release_can_read_is_waited_for(engine: Engine):
     run_id, version_id = await paused(engine), await publish_next(engine, TWO)
     engine.query(
