@@ -105,11 +105,9 @@ class GraphCheck:
 
     def _check_renames(self) -> None:
         """Two tasks whose effects went by one name would have the same effect keys."""
-        whose = {name: name for name in self._all}
-        for name, task in self._tasks.items():
-            was = task.get("was")
-            if not isinstance(was, str):
-                continue
+        renamed = {name: task["was"] for name, task in self._tasks.items() if isinstance(task.get("was"), str)}
+        whose = {name: name for name in self._all if name not in renamed}
+        for name, was in renamed.items():
             if was == name:
                 self._found.append((("tasks", name, "was"), f"is its name now: {name} needs no `was`"))
             elif (other := whose.setdefault(was, name)) != name:

@@ -89,11 +89,14 @@ async def test_what_cannot_be_moved_stays_as_it_is(engine: Engine):
 async def test_what_was_put_back_to_how_all_begin_may_be_gone_in_the_version_moved_to(engine: Engine, together: bool):
     """`b` was skipped, and a replay of `a` took that back: its row says nothing, and must not outlive its task."""
     retry = {"attempts": 2, "delay": "1h", "cap": "1h"}
-    one = {"name": "less", "tasks": {"a": {"run": "t.a", "retry": retry}, "b": {"run": "t.b", "needs": ["a"]}}}
+    one: dict[str, Any] = {
+        "name": "less",
+        "tasks": {"a": {"run": "t.a", "retry": retry}, "b": {"run": "t.b", "needs": ["a"]}},
+    }
     run_id = await engine.start(one)
     await engine.apply(engine.failed(run_id, retryable=False))
     assert engine.tasks(run_id) == [("failed", 1, 1), ("skipped", 0, 0)]
-    version_id = await publish_next(engine, {"name": "less", "tasks": {"a": one["tasks"]["a"]}})  # type: ignore[index]
+    version_id = await publish_next(engine, {"name": "less", "tasks": {"a": one["tasks"]["a"]}})
     engine.query("UPDATE dead_letter SET status = 'replayed', closed_at = now(), replay_token = 2 RETURNING 1")
     said = [
         await ask(engine, run_id, "replayed", task=0, token=1),

@@ -357,6 +357,8 @@ FAULTS = [
     (tasks("a: { run: r, was: b c }"), "tasks.a.was", 3, "'b c' is no name of a task"),
     (tasks("a: { run: r, was: b }", "b: { run: r }"), "tasks.a.was", 3, "b has the effect keys of b"),
     (tasks("a: { run: r, was: c }", "b: { run: r, was: c }"), "tasks.b.was", 4, "a has the effect keys of c"),
+    (tasks("a: { run: r, was: b }", "b: { run: r, was: a }", "c: { run: r, was: a }"), "tasks.c.was", 5,
+     "b has the effect keys of a"),
     # what comes out
     ("output: 3\n" + tasks("a: { run: r }"), "output", 1, "must be a map, not a number"),
     ("output:\n  x: 1\n  y: ${{ tasks.b.output }}\n" + tasks("a: { run: r }"), "output.y", 3, "there is no task b"),
