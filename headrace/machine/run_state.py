@@ -212,8 +212,10 @@ class RunState:
         self.key, self.plan, self.input = key, plan, input
         self.row_version, self.attention, self.token_floor = row_version, attention, token_floor
         self.control, self.deadline_at, self.paused = control, deadline_at, frozenset(paused)
-        # A row that was put back to how all begin says nothing; its version may not even have that task any more.
-        self.tasks: dict[int, TaskState] = {index: task for index, task in (tasks or {}).items() if task != UNTOUCHED}
+        # A task that was put back to how all begin says nothing by its row; a compensation says that it is to come.
+        self.tasks: dict[int, TaskState] = {
+            index: task for index, task in (tasks or {}).items() if index >= ITEMS_MAX or task != UNTOUCHED
+        }
         self.counts: dict[TaskStatus, int] = {}
         self.missing: dict[int, int] = {}
         """Of tasks that are not decided yet: how many of their needs have not ended. Not of chained ones."""
