@@ -142,6 +142,20 @@ async def test_a_task_waits_for_a_slot_holds_it_while_it_works_and_gives_it_back
     assert (pools.held(), pools.waiting(), await pools.wrong()) == (0, 0, [])
 
 
+async def test_a_namespace_with_many_waiters_does_not_keep_out_another(pools: Pools):
+    """A pool belongs to a namespace: of two with one name each has its slots, and its line."""
+    await pools.set(1)
+    pools.query("INSERT INTO pool (namespace, name, slots_max) SELECT 'noisy', name, slots_max FROM pool RETURNING 1")
+    noisy = [await pools.start(WORK, namespace="noisy") for _ in range(30)]
+    quiet = await pools.start(WORK)
+    assert sorted(await pools.admit()) == sorted([noisy[0], quiet])
+    assert (pools.tasks(quiet), await pools.admit()) == ([("queued", 0, 1)], [])
+    await pools.apply(pools.succeeded(quiet))
+    after = await pools.start(WORK)
+    assert await pools.admit() == [after], "what came last, and what its own namespace had free"
+    assert await pools.wrong() == []
+
+
 async def test_a_task_of_a_pool_that_nobody_has_set_waits(pools: Pools):
     run_id = await pools.start(WORK)
     assert await pools.admit() == []

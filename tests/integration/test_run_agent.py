@@ -127,17 +127,17 @@ class Engine:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             return connection.execute(sql.encode(), parameters).fetchall()
 
-    async def start(self, definition: dict[str, Any] = CHAIN, input: Any = None) -> str:
+    async def start(self, definition: dict[str, Any] = CHAIN, input: Any = None, namespace: str = "default") -> str:
         async with await psycopg.AsyncConnection.connect(self.dsn) as connection:
             workflow = from_data(definition)
-            await publish(connection, "default", workflow.name, workflow.canonical().decode())
-            plan = await self.plans.latest(connection, "default", workflow.name)
+            await publish(connection, namespace, workflow.name, workflow.canonical().decode())
+            plan = await self.plans.latest(connection, namespace, workflow.name)
             run_id, _ = await start_run(
                 connection,
                 self.store,
                 plan,
                 json.dumps(input or {}).encode(),
-                namespace="default",
+                namespace=namespace,
                 actor="ada",
             )
         return run_id
